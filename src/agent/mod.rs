@@ -1,1 +1,3 @@
-//! (to be written)
+//! The process inside a sprite: it owns the sprite's processes, their sessions and journals, and its files.
+
+pub mod fs;

@@ -1,0 +1,1 @@
+//! The files API of one sprite (wire/rest.md §2).
