@@ -3,19 +3,13 @@
 //! It owns one open WebSocket. Bytes are passed on as they are and never decoded. It reports a missing exit as an
 //! error: a socket that closes without one has not told how the command ended.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::client::{Client, ClientError, WebSocket, encode};
-
-/// The stream ids of wire/exec.md §2.1.
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const EXIT: u8 = 3;
-const STDIN_EOF: u8 = 4;
+use crate::wire::frame;
 
 /// A command and how to run it.
 #[derive(Debug, Clone, Default)]
@@ -166,9 +160,9 @@ impl Exec {
                     let stream = bytes.first().copied();
                     let payload = bytes.split_off(bytes.len().min(1));
                     match stream {
-                        Some(STDOUT) => return Ok(Some(Event::Stdout(payload))),
-                        Some(STDERR) => return Ok(Some(Event::Stderr(payload))),
-                        Some(EXIT) => {
+                        Some(frame::STDOUT) => return Ok(Some(Event::Stdout(payload))),
+                        Some(frame::STDERR) => return Ok(Some(Event::Stderr(payload))),
+                        Some(frame::EXIT) => {
                             if let Some(event) = self.exited(payload.first().map(|&code| code.into()))? {
                                 return Ok(Some(event));
                             }
@@ -203,17 +197,16 @@ impl Exec {
 
     /// Sends input.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        let mut frame = BytesMut::with_capacity(bytes.len() + 1);
-        if !self.tty {
-            frame.put_u8(STDIN);
-        }
-        frame.put_slice(bytes);
-        Ok(self.socket.send(Message::Binary(frame.freeze())).await?)
+        let message = match self.tty {
+            true => Bytes::copy_from_slice(bytes),
+            false => frame::encode(frame::STDIN, bytes),
+        };
+        Ok(self.socket.send(Message::Binary(message)).await?)
     }
 
     /// Ends the input of a session without a terminal.
     pub async fn end_stdin(&mut self) -> Result<(), ClientError> {
-        Ok(self.socket.send(Message::Binary(Bytes::from_static(&[STDIN_EOF]))).await?)
+        Ok(self.socket.send(Message::Binary(frame::encode(frame::STDIN_EOF, &[]))).await?)
     }
 
     /// Changes the size of the session's terminal.
