@@ -7,6 +7,7 @@
 mod screen;
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,14 +49,18 @@ enum Trouble {
     Interrupted,
 }
 
-/// Runs the demo to its end and tells how it went.
+/// Runs the demo of this very program.
 pub async fn run() -> ExitCode {
+    match std::env::current_exe() {
+        Ok(binary) => run_with(binary).await,
+        Err(error) => Screen::new().failed(format_args!("this program cannot find itself: {error}")),
+    }
+}
+
+/// Runs the demo of a `fountain` binary to its end and tells how it went.
+pub async fn run_with(binary: PathBuf) -> ExitCode {
     let mut screen = Screen::new();
     screen.line("fountain demo: a runner of its own, a walk through the API, and nothing left behind");
-    let binary = match std::env::current_exe() {
-        Ok(binary) => binary,
-        Err(error) => return screen.failed(format!("this program cannot find itself: {error}")),
-    };
     let mut host = match Throwaway::new(binary, "demo") {
         Ok(host) => host,
         Err(error) => return screen.failed(error),

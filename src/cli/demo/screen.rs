@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// Column in which the times stand.
-const TIMES: usize = 92;
+const TIMES: usize = 74;
 
 /// The screen, or a pipe.
 pub struct Screen {
