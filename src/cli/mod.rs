@@ -1,6 +1,7 @@
-//! The commands of a person at a terminal. They are clients of the API like any other program.
+//! The command line: parse, dispatch, and operator commands, which are API clients like any other.
 
 pub mod client;
 pub mod demo;
 pub mod exec;
+pub mod log;
 pub mod throwaway;
