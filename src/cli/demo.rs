@@ -8,7 +8,6 @@ mod screen;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,21 +48,28 @@ enum Trouble {
     Interrupted,
 }
 
-/// Runs the demo of this very program.
-pub async fn run() -> ExitCode {
-    match std::env::current_exe() {
-        Ok(binary) => run_with(binary).await,
-        Err(error) => Screen::new().failed(format_args!("this program cannot find itself: {error}")),
-    }
+/// `fountain demo`: the exit code.
+pub fn main() -> i32 {
+    let (runtime, binary) = match (tokio::runtime::Runtime::new(), std::env::current_exe()) {
+        (Ok(runtime), Ok(binary)) => (runtime, binary),
+        (Err(error), _) | (_, Err(error)) => {
+            Screen::new().failed(error);
+            return 1;
+        }
+    };
+    runtime.block_on(run(binary))
 }
 
 /// Runs the demo of a `fountain` binary to its end and tells how it went.
-pub async fn run_with(binary: PathBuf) -> ExitCode {
+pub async fn run(binary: PathBuf) -> i32 {
     let mut screen = Screen::new();
     screen.line("fountain demo: a runner of its own, a walk through the API, and nothing left behind");
     let mut host = match Throwaway::new(binary, "demo") {
         Ok(host) => host,
-        Err(error) => return screen.failed(error),
+        Err(error) => {
+            screen.failed(error);
+            return 1;
+        }
     };
     let walked = tokio::select! {
         walked = tokio::time::timeout(DEADLINE, walk(&mut screen, &mut host)) => walked.unwrap_or(Err(Trouble::TooSlow)),
@@ -79,13 +85,18 @@ pub async fn run_with(binary: PathBuf) -> ExitCode {
     screen.step("Stop everything and remove the folder");
     screen.sent(&format!("$ fountain stop --all --state {}", host.state().display()));
     if let Err(error) = host.stop().await {
-        return screen.failed(error);
+        screen.failed(error);
+        return 1;
     }
     screen.got("no process and no file is left");
     match walked {
-        Ok(()) => screen.finished(),
-        Err(Trouble::Interrupted) => ExitCode::from(130),
-        Err(_) => ExitCode::FAILURE,
+        Ok(()) => {
+            screen.finished();
+            0
+        }
+        // As a shell reports a program that Ctrl-C has ended.
+        Err(Trouble::Interrupted) => 130,
+        Err(_) => 1,
     }
 }
 

@@ -142,7 +142,8 @@ impl Throwaway {
     /// Ends the runner and every sprite in order, and removes the folder. What a failing step leaves is killed all the
     /// same; then the failure is reported.
     pub async fn stop(mut self) -> Result<(), ThrowawayError> {
-        let orderly = self.stop_all().await;
+        // A runner that never got far enough to make its folder leaves nothing that could be stopped.
+        let orderly = if self.state().exists() { self.stop_all().await } else { Ok(()) };
         let killed = self.kill_9();
         let left = self.survivors();
         for &pid in &left {
@@ -191,6 +192,7 @@ impl Throwaway {
                 command.env_remove(name);
             }
         }
+        command.env("FOUNTAIN_RUNNER_CONFIG", "/dev/null");
         command
     }
 
