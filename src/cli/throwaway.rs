@@ -196,18 +196,26 @@ impl Throwaway {
         command
     }
 
-    /// Processes that carry the folder's name in their arguments or environment.
+    /// Processes that carry the folder's name in their arguments or environment, work in it or hold a file in it. An
+    /// agent is seen by its log: it has no arguments and no environment.
     fn survivors(&self) -> Vec<Pid> {
         let needle = self.folder.as_os_str().as_encoded_bytes();
-        let mentions = |pid: &str, file: &str| {
-            let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            text.windows(needle.len()).any(|window| window == needle)
+        let mentions = |file: PathBuf| {
+            std::fs::read(file).unwrap_or_default().windows(needle.len()).any(|window| window == needle)
         };
-        let names = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let pids = names.filter_map(|name| name.to_str().filter(|name| name.parse::<i32>().is_ok()).map(str::to_owned));
-        let own = std::process::id().to_string();
-        pids.filter(|pid| *pid != own && (mentions(pid, "cmdline") || mentions(pid, "environ")))
-            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        let inside = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(&self.folder));
+        let ours = |process: &Path| {
+            let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            mentions(process.join("cmdline"))
+                || mentions(process.join("environ"))
+                || inside(process.join("cwd"))
+                || files.map(|file| file.path()).any(inside)
+        };
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbered = processes.filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.parse().ok()?)));
+        numbered
+            .filter(|(path, pid)| *pid != std::process::id().cast_signed() && ours(path))
+            .filter_map(|(_, pid)| Pid::from_raw(pid))
             .collect()
     }
 }
