@@ -38,7 +38,11 @@ impl Args {
             Ok(Value::Object(map)) => self.body = map,
             Ok(_) => return Err(invalid("the body must be a JSON object")),
             Err(error) => {
-                return Err(invalid(format!("the body is not JSON (line {}, column {})", error.line(), error.column())));
+                return Err(invalid(format!(
+                    "the body is not JSON (line {}, column {})",
+                    error.line(),
+                    error.column()
+                )));
             }
         }
         Ok(self)

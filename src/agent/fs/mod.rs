@@ -73,8 +73,8 @@ pub struct Files {
 enum Work {
     /// A step that a healthy disk does in milliseconds.
     Quick,
-    /// Bringing a file to the disk.
-    Flush,
+    /// A step that a slow disk or a large folder may draw out.
+    Long,
     /// A whole tree.
     Tree,
 }
@@ -83,7 +83,7 @@ impl Work {
     fn deadline(self) -> Duration {
         match self {
             Self::Quick => Duration::from_secs(30),
-            Self::Flush | Self::Tree => Duration::from_secs(15 * 60),
+            Self::Long | Self::Tree => Duration::from_secs(15 * 60),
         }
     }
 }
@@ -185,7 +185,10 @@ impl Files {
         let pool = if kind == Work::Tree { &self.trees } else { &self.quick };
         let permit = tokio::time::timeout(Work::Quick.deadline(), Arc::clone(pool).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else {
-            return Err(ApiError::unavailable("fs_busy", "too many file operations are waiting for the disk; try again"));
+            return Err(ApiError::unavailable(
+                "fs_busy",
+                "too many file operations are waiting for the disk; try again",
+            ));
         };
         let paths = self.paths.clone();
         let task = tokio::task::spawn_blocking(move || {

@@ -80,7 +80,7 @@ async fn receive(files: &Files, parts: &Parts, upload: &mut Upload) -> Result<Re
         }
         let (pieces, api) = (std::mem::take(&mut waiting), path.clone());
         waiting_bytes = 0;
-        let next = files.run(Work::Flush, move |_| {
+        let next = files.run(Work::Long, move |_| {
             space::check(staged.folder(), 0, floor.unwrap_or_default(), VERB, &api)?;
             append(&staged, &pieces, &api)?;
             Ok(staged)
@@ -91,7 +91,7 @@ async fn receive(files: &Files, parts: &Parts, upload: &mut Upload) -> Result<Re
         return Err(invalid(format!("the body ended after {size} of {length} bytes; nothing was written")));
     }
     let api = path.clone();
-    let last = files.run(Work::Flush, move |_| {
+    let last = files.run(Work::Long, move |_| {
         append(&staged, &waiting, &api)?;
         staged.finish(&Attributes { mode, durable: true, ..Attributes::default() })
     });

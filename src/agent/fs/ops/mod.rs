@@ -24,8 +24,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 pub use copy::{Copied, How, copy};
-pub use failure::Failure;
 use failure::At;
+pub use failure::Failure;
 pub use list::{Entry, Filter, Listing, list, mode_text, timestamp};
 pub use owner::{Names, Owner};
 pub use read::{CHUNK, Opened, open};

@@ -191,6 +191,13 @@ pub fn is_temp(name: &[u8]) -> bool {
     name.starts_with(TEMP_PREFIX.as_bytes()) && name.ends_with(TEMP_SUFFIX.as_bytes())
 }
 
+/// Whether a watcher's event on `path` is about a nameless file, which the kernel calls `#` and its inode there.
+pub fn is_nameless(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let inode = name.strip_prefix(b"#").filter(|inode| !inode.is_empty());
+    inode.is_some_and(|inode| inode.iter().all(u8::is_ascii_digit)) && std::fs::symlink_metadata(path).is_err()
+}
+
 /// A name that no file has: 64 random bits.
 pub fn temp_name() -> rustix::io::Result<String> {
     let random = getrandom::u64().map_err(|_| Errno::IO)?;
