@@ -90,6 +90,17 @@ pub fn move_across(paths: &Paths, source: &Path, dest: &Path, floor: u64) -> Res
         _ = super::remove(&temp);
         return Err(failure);
     }
+    if meta.is_dir() {
+        // A rename does not ask for the modes of what lies below, so neither does its second half.
+        _ = set_mode(source, meta.mode() | 0o700);
+        for step in Walk::new(source, true).at("rename", &api)? {
+            if let Step::Found(path, meta) = step
+                && meta.is_dir()
+            {
+                _ = set_mode(&path, meta.mode() | 0o700);
+            }
+        }
+    }
     super::remove(source).at("rename", &api)
 }
 

@@ -5,6 +5,8 @@ use axum::body::Bytes;
 use futures_util::stream;
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
 async fn what_is_written_is_read_back() {
@@ -89,8 +91,8 @@ async fn what_cannot_be_read_says_why() {
     sprite.get("/fs/read?path=/dev/tty").await.refuses(400, "EINVAL", "not a regular file");
     sprite.get("/fs/read?path=loop").await.refuses(400, "EINVAL", "symbolic links");
     sprite.get(&format!("/fs/read?path={}", "x".repeat(300))).await.refuses(400, "EINVAL", "too long");
-    let deep = "%01".repeat(3000);
-    assert!(sprite.get(&format!("/fs/read?path={deep}")).await.status.is_client_error());
+    let control = "%01".repeat(3000);
+    sprite.get(&format!("/fs/read?path={control}")).await.refuses(400, "EINVAL", "");
     assert_eq!(sprite.get("/fs/read?path=file").await.body, b"");
     let answer = sprite.get("/fs/read?path=/proc/self/status").await;
     assert!(answer.body.starts_with(b"Name:"), "files without a true size are read to their end");
@@ -273,4 +275,48 @@ async fn a_replaced_file_keeps_its_owner() {
     sprite.write("path=f", "new").await.ok();
     let meta = std::fs::metadata(sprite.host("f")).unwrap();
     assert_eq!((meta.uid(), meta.gid(), meta.len()), (1234, 1235, 3));
+}
+
+/// A connection to a real server of the sprite's files.
+async fn connect(sprite: &Box) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = sprite.router.clone();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    TcpStream::connect(address).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_sends_all_before_it_reads_still_sees_why_it_is_refused() {
+    let sprite = Box::new();
+    for path in [sprite.outside("x").to_str().unwrap(), "dir/missing&mkdir=false"] {
+        let mut socket = connect(&sprite).await;
+        let length = 20 << 20;
+        let head = format!("PUT /fs/write?path={path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        socket.write_all(&vec![0; length]).await.unwrap();
+        let mut answer = vec![0; 1024];
+        let count = socket.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 403") || answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_in_the_middle_leaves_the_old_file() {
+    let sprite = Box::new();
+    sprite.put("f", "old");
+    let mut socket = connect(&sprite).await;
+    let head = "PUT /fs/write?path=f HTTP/1.1\r\nhost: x\r\ncontent-length: 10000000\r\nexpect: 100-continue\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 25];
+    socket.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
+    socket.write_all(&vec![0; 1 << 20]).await.unwrap();
+    socket.shutdown().await.unwrap();
+    // The server ends the connection only after it has given the upload up.
+    let mut rest = Vec::new();
+    _ = socket.read_to_end(&mut rest).await;
+    assert_eq!(std::fs::read(sprite.host("f")).unwrap(), b"old");
+    assert_eq!(sprite.names(""), ["f"]);
 }

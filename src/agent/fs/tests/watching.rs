@@ -1,6 +1,7 @@
 //! fs/watch over a real socket.
 
 use super::*;
+use crate::agent::fs::watcher::{Message as Told, Watcher};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
 use std::os::unix::fs::symlink;
@@ -197,4 +198,37 @@ async fn a_watched_folder_that_goes_is_told_and_links_are_not_followed_below() {
     assert_eq!(heard.last().unwrap(), "remove dir");
     assert!(heard.contains(&"remove dir/x".to_owned()));
     assert!(heard.iter().all(|event| !event.contains("other")));
+}
+
+fn drain(watcher: &mut Watcher) -> Vec<Told> {
+    let mut all = Vec::new();
+    while let Some(messages) = watcher.drain().unwrap() {
+        all.extend(messages);
+    }
+    all
+}
+
+#[test]
+fn lost_events_are_told_and_the_folders_they_were_about_are_watched() {
+    let queue = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let queue: usize = queue.trim().parse().unwrap();
+    if queue > 100_000 {
+        return;
+    }
+    let sprite = Box::new();
+    sprite.put("dir/x", "");
+    let mut watcher = Watcher::new(sprite.paths.clone()).unwrap();
+    watcher.subscribe(std::path::Path::new("/home/sprite/dir"), true).unwrap();
+    for number in 0..queue / 2 + 1 {
+        // Two events that the kernel cannot merge with others.
+        let path = sprite.host(&format!("dir/{number}"));
+        std::fs::create_dir(&path).unwrap();
+        std::fs::remove_dir(&path).unwrap();
+    }
+    std::fs::create_dir(sprite.host("dir/late")).unwrap();
+    let told = drain(&mut watcher);
+    assert!(told.iter().any(|message| matches!(message, Told::Error { message } if message.contains("lost"))));
+    std::fs::write(sprite.host("dir/late/f"), "").unwrap();
+    let told = drain(&mut watcher);
+    assert!(told.iter().any(|message| matches!(message, Told::Event { path, .. } if path.ends_with("dir/late/f"))));
 }
