@@ -33,12 +33,15 @@ done
 
 # need PROGRAM PACKAGE: installs the Debian package when the program is missing.
 need() {
-  command -v "$1" >/dev/null && return
+  command -v "$1" >/dev/null || install_package "$2"
+}
+
+install_package() {
   local as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo -n)
-  say "installing $2"
-  { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -qy --no-install-recommends "$2"; } >&2 ||
-    die "'$1' is missing and the Debian package '$2' could not be installed: install it and run this again"
+  say "installing the Debian package $1"
+  { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -qy --no-install-recommends "$1"; } >&2 ||
+    die "the Debian package '$1' is missing and could not be installed: install it and run this again"
 }
 
 install_tools() {
@@ -47,7 +50,6 @@ install_tools() {
   need git git
   need zstd zstd
   need python3 python3
-  need setsid util-linux
 }
 
 # A finished installation leaves a stamp that names what it was made from, so that the next run starts at once.
@@ -59,7 +61,7 @@ install_python() {
   rm -rf "$target/python"
   if ! python3 -m venv "$target/python" 2>/dev/null; then
     rm -rf "$target/python"
-    need ensurepip-of-python3 python3-venv
+    install_package python3-venv
     python3 -m venv "$target/python" || die "python3 cannot make a virtual environment"
   fi
   "$target/python/bin/pip" install -q --disable-pip-version-check -r tests/sdk/python/requirements.txt ||
@@ -80,63 +82,59 @@ install_js() {
   cp tests/sdk/js/package-lock.json "$stamp"
 }
 
-# count SUITE LOG PASSED-PATTERN FAILED-PATTERN SKIPPED-PATTERN EXIT-CODE: adds the numbers in front of the patterns.
+# count SUITE LOG EXIT-CODE: adds up the lines of the form `N passed, N failed, N skipped` that stand in the log.
 count() {
-  local suite=$1 log=$2 code=$6 p f s
-  p=$(sum "$log" "$3") f=$(sum "$log" "$4") s=$(sum "$log" "$5")
+  local suite=$1 log=$2 code=$3 p f s
+  p=$(sum "$log" passed) f=$(sum "$log" failed) s=$(sum "$log" '(skipped|ignored)')
   # A suite that ends badly without naming a failed test, or that ran none, is itself a failure.
   if [ "$f" = 0 ] && { [ "$code" != 0 ] || [ "$p" = 0 ]; }; then f=1; fi
-  printf '\n--- %s: %s passed, %s failed, %s skipped\n' "$suite" "$p" "$f" "$s"
+  printf '\n--- %s: %d passed, %d failed, %d skipped\n' "$suite" "$p" "$f" "$s"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
-# sum LOG PATTERN: the sum of the numbers that PATTERN's first group finds, colours removed.
+# sum LOG WORD: the sum of the numbers before WORD in the summary lines of nextest, of cargo test and of our own suites.
 sum() {
-  sed 's/\x1b\[[0-9;]*m//g' "$1" | sed -nE "s/$2/\1/p" | awk '{ total += $1 } END { print total + 0 }'
+  sed 's/\x1b\[[0-9;]*m//g' "$1" |
+    sed -nE "/^( *Summary \[|test result: |(python|js): )/ s/^.* ([0-9]+) $2.*/\1/p" |
+    awk '{ total += $1 } END { print total + 0 }'
 }
 
 run_rust() {
-  local log=$logs/rust code
   say "Rust tests"
   # Ignored tests run too, so nothing can be put aside quietly.
   if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --locked --no-fail-fast --run-ignored all 2>&1 | tee "$log"
-    code=$?
-    count rust "$log" '^ *Summary .* ([0-9]+) passed.*' '^ *Summary .* ([0-9]+) failed.*' '^ *Summary .* ([0-9]+) skipped.*' "$code"
+    cargo nextest run --locked --no-fail-fast --run-ignored all && cargo test --locked --doc
   else
-    cargo test --locked --no-fail-fast --all-targets -- --include-ignored 2>&1 | tee "$log"
-    code=$?
-    count rust "$log" '^test result: .* ([0-9]+) passed;.*' '^test result: .* ([0-9]+) failed;.*' '^test result: .* ([0-9]+) ignored;.*' "$code"
+    cargo test --locked --no-fail-fast -- --include-ignored
   fi
 }
 
 run_python() {
-  local log=$logs/python code
   say "sprites-py"
-  (cd tests/sdk/python && "$target/python/bin/python" -m pytest -q -n "$workers") 2>&1 | tee "$log"
-  code=$?
-  count python "$log" '^=* ?.*\b([0-9]+) passed.* in [0-9.]+s.*' '^=* ?.*\b([0-9]+) (failed|error).* in [0-9.]+s.*' \
-    '^=* ?.*\b([0-9]+) skipped.* in [0-9.]+s.*' "$code"
+  (cd tests/sdk/python && "$target/python/bin/python" -m pytest -q -n "$workers")
 }
 
 run_js() {
-  local log=$logs/js code
   say "@fly/sprites"
-  "$(echo "$target"/js/node_modules/node-linux-*/bin/node)" tests/sdk/js/main.mjs 2>&1 | tee "$log"
-  code=$?
-  count js "$log" '^js: ([0-9]+) passed.*' '^js: .* ([0-9]+) failed.*' '^js: .* ([0-9]+) skipped.*' "$code"
+  "$(echo "$target"/js/node_modules/node-linux-*/bin/node)" tests/sdk/js/main.mjs
+}
+
+# Processes of the tested binary, one line each.
+daemons() {
+  local process
+  for process in /proc/[0-9]*; do
+    [ "$(readlink "$process/exe" 2>/dev/null)" = "$FOUNTAIN_BIN" ] || continue
+    echo "${process#/proc/} $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)"
+  done
 }
 
 # What the tests of this run left behind. Each line is one failure.
 leftovers() {
-  local process exe
+  local process
+  comm -13 <(sort <<<"$before") <(daemons | sort) | sed 's/^/left running: /'
   for process in /proc/[0-9]*; do
-    exe=$(readlink "$process/exe" 2>/dev/null) || continue
-    exe=${exe% (deleted)}
-    [[ " $before " == *" ${process#/proc/} "* ]] && continue
-    if [ "$exe" = "$FOUNTAIN_BIN" ]; then
-      echo "left running: ${process#/proc/} $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)"
-    fi
+    [[ $(readlink "$process/cwd" 2>/dev/null) == "$TMPDIR"* ]] || continue
+    echo "left running in a test's folder: ${process#/proc/} $(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)"
   done
   grep -F " $TMPDIR" /proc/mounts | sed 's/^/left mounted: /'
   find "$TMPDIR" -mindepth 1 -maxdepth 1 -printf 'left in the temporary folder: %f\n'
@@ -154,10 +152,12 @@ TMPDIR=$(mktemp -d /tmp/ft.XXXXXX) || die "no temporary folder"
 export TMPDIR
 logs=$(mktemp -d "$root/target/test-logs.XXXXXX")
 trap 'rm -rf "$TMPDIR" "$logs"' EXIT
-before=$(pgrep -x fountain | tr '\n' ' ')
+before=$(daemons)
 
 for suite in rust python js; do
-  wants "$suite" && "run_$suite"
+  wants "$suite" || continue
+  "run_$suite" 2>&1 | tee "$logs/$suite"
+  count "$suite" "$logs/$suite" "${PIPESTATUS[0]}"
 done
 
 left=$(leftovers)

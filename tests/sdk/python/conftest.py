@@ -48,9 +48,15 @@ def pytest_sessionfinish(session):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter, config):
-    for line in getattr(config, "fountain_wrong", []):
+    wrong = getattr(config, "fountain_wrong", [])
+    for line in wrong:
         terminalreporter.write_line(f"AFTER THE RUN: {line}", red=True)
+    count = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "failed", "error", "skipped")}
+    failed = count["failed"] + count["error"] + bool(wrong)
+    # The form in which tests/run.sh adds up all suites.
+    terminalreporter.write_line(f"python: {count['passed']} passed, {failed} failed, {count['skipped']} skipped")
 
 
 @pytest.fixture(scope="session")
