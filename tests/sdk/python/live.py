@@ -5,6 +5,7 @@ The SDK's public methods only return when a command has ended, so these tests ho
 
 import asyncio
 import json
+import queue
 
 import sprites
 from sprites.websocket import WSCommand
@@ -30,12 +31,27 @@ class Sink:
                 await self.changed.wait()
 
 
+class Feed:
+    """Standard input as the SDK wants it: a file whose `read` waits for what the test sends next."""
+
+    def __init__(self) -> None:
+        self.pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.read = lambda size: self.pieces.get()
+
+
 class Live:
-    """One open socket on a session: a new command, or an attachment when `session` is given."""
+    """One open socket on a session: a new command, or an attachment when `session` is given.
+
+    An attachment has no input; the SDK offers none.
+    """
 
     def __init__(self, sprite: sprites.AsyncSprite, *args: str, session: str | None = None, **options) -> None:
         self.stdout, self.stderr, self.messages = Sink(), Sink(), []
-        self.command = sprite.attach_session(session) if session else sprite.command(*args, **options)
+        self.stdin = Feed()
+        if session:
+            self.command = sprite.attach_session(session)
+        else:
+            self.command = sprite.command(*args, stdin=self.stdin, **options)
         self.command.stdout, self.command.stderr = self.stdout, self.stderr
         self.socket = WSCommand(self.command)
         self.socket.text_message_handler = lambda raw: self.messages.append(json.loads(raw))
@@ -50,15 +66,20 @@ class Live:
     async def leave(self) -> None:
         """Closes the socket and nothing else."""
         await self.socket.close()
+        self.end_input()  # frees the thread in which the SDK waited for input
         await asyncio.gather(self.socket._io_task, return_exceptions=True)
 
     async def drop(self) -> None:
         """Cuts the connection without a goodbye."""
         self.socket.ws.transport.abort()
         await asyncio.gather(self.socket._io_task, return_exceptions=True)
+        self.end_input()
 
-    async def send(self, data: bytes) -> None:
-        await self.socket._write_stdin(data)
+    def send(self, data: bytes) -> None:
+        self.stdin.pieces.put(data)
+
+    def end_input(self) -> None:
+        self.stdin.pieces.put(b"")
 
     async def exit_code(self) -> int:
         return await asyncio.wait_for(self.socket.wait(), WAIT_SECONDS)

@@ -30,7 +30,7 @@ async def test_the_list_shows_what_runs(async_sprite):
         assert session.is_active is True
         assert abs(datetime.now(timezone.utc) - session.created) < timedelta(minutes=1)
         assert session.last_activity >= session.created - timedelta(seconds=1)
-        await live.socket._send_stdin_eof()
+        live.end_input()
         assert await live.exit_code() == 0
     assert await async_sprite.list_sessions() == []
 
@@ -81,9 +81,9 @@ async def test_an_attaching_client_sends_no_end_of_input(async_sprite):
         await first.stdout.until(b"up\n")
         async with Live(async_sprite, session=first.info["session_id"]) as second:
             await second.stdout.until(b"up\n")
-            await first.send(b"still here\n")
+            first.send(b"still here\n")
             await second.stdout.until(b"still here\n")
-            await first.socket._send_stdin_eof()
+            first.end_input()
             assert await first.exit_code() == 4
             assert await second.exit_code() == 4
     assert first.stdout.data == second.stdout.data == b"up\nstill here\n"
@@ -134,7 +134,7 @@ async def test_output_that_a_client_already_has_comes_again_on_attach(async_spri
             async with Live(async_sprite, session=first.info["session_id"]) as again:
                 await again.stdout.until(b"\n100000\n")
             assert again.stdout.data == first.stdout.data
-        await first.socket._send_stdin_eof()
+        first.end_input()
         assert await first.exit_code() == 0
 
 
@@ -156,7 +156,8 @@ async def test_kill_ends_the_whole_group(async_sprite, base_url, tty):
         assert await live.exit_code() == 143
     assert await async_sprite.list_sessions() == []
     child = (await async_sprite.command("cat", "child").output()).decode().strip()
-    assert (await async_sprite.run("test", "-d", f"/proc/{child}")).returncode == 1
+    # `tail --pid` ends when that process does.
+    await async_sprite.run("tail", "--pid", child, "-f", "/dev/null", timeout=20, check=True)
     with pytest.raises(APIError) as raised:
         await asyncio.to_thread(kill, base_url, async_sprite.name, session)
     assert raised.value.status_code == 410
@@ -193,7 +194,7 @@ async def test_kill_refuses_what_does_not_exist(async_sprite, base_url):
         with pytest.raises(APIError) as raised:
             await asyncio.to_thread(kill, base_url, async_sprite.name, live.info["session_id"], signal="NOPE")
         assert raised.value.status_code == 400
-        await live.socket._send_stdin_eof()
+        live.end_input()
         assert await live.exit_code() == 0
 
 

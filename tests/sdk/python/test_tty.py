@@ -84,7 +84,7 @@ async def test_resize_over_control(async_sprite):
 async def test_the_interrupt_key(async_sprite):
     async with Live(async_sprite, "sh", "-c", "echo ready; exec sleep 600", tty=True) as live:
         await live.stdout.until(b"ready\r\n")
-        await live.send(b"\x03")
+        live.send(b"\x03")
         assert await live.exit_code() == 130
         assert live.stdout.data == b"ready\r\n^C"
         assert live.messages[-1] == {"type": "exit", "exit_code": 130, "code": 130}
@@ -93,9 +93,9 @@ async def test_the_interrupt_key(async_sprite):
 async def test_an_interactive_shell_serves_turn_by_turn(async_sprite):
     environment = {"PS1": "", "HISTFILE": ""}
     async with Live(async_sprite, "bash", "--norc", "--noediting", "-i", tty=True, env=environment) as live:
-        await live.send(b"stty -echo\n")
+        live.send(b"stty -echo\n")
         for turn in range(5):
-            await live.send(b"echo answer-$((%d * 7)).\n" % turn)
+            live.send(b"echo answer-$((%d * 7)).\n" % turn)
             await live.stdout.until(b"answer-%d.\r\n" % (turn * 7))
-        await live.send(b"exit 9\n")
+        live.send(b"exit 9\n")
         assert await live.exit_code() == 9
