@@ -4,7 +4,9 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { after, before, describe, test } from 'node:test';
 
-import { APIError, CODES, ExecError, SpritesClient, baseURL, client, freshName, freshSprite, token, watch } from './sdk.mjs';
+import {
+  APIError, CODES, ExecError, SpritesClient, baseURL, client, freshName, freshSprite, overHTTP, token, watch,
+} from './sdk.mjs';
 
 let box;
 before(async () => { box = await client.createSprite(freshName('box')); });
@@ -34,7 +36,7 @@ for (const code of CODES) {
     assert.deepEqual(await outcome(box.execFile('sh', script)), expected);
   });
   test(`execFileHTTP: exit ${code}`, async () => {
-    assert.deepEqual(await outcome(box.execFileHTTP('sh', script)), expected);
+    await overHTTP(async () => assert.deepEqual(await outcome(box.execFileHTTP('sh', script)), expected));
   });
   test(`terminal: exit ${code}`, async () => {
     // This SDK knows a terminal's end only by its close code: 0 or not 0.
@@ -50,7 +52,7 @@ test('exec splits a line at its spaces', async () => {
 
 test('unknown programs, unrunnable files and missing folders', async () => {
   await box.exec('touch plain');
-  for (const run of [box.execFile.bind(box), box.execFileHTTP.bind(box)]) {
+  const check = async (run) => {
     const missing = await outcome(run('no-such-program'));
     assert.equal(missing.exitCode, 127);
     assert.match(missing.stderr, /no-such-program.*\n$/);
@@ -58,7 +60,9 @@ test('unknown programs, unrunnable files and missing folders', async () => {
     const folder = await outcome(run('true', [], { cwd: '/no/such/folder' }));
     assert.equal(folder.exitCode, 1);
     assert.match(folder.stderr, /\/no\/such\/folder.*no such file or directory/i);
-  }
+  };
+  await check(box.execFile.bind(box));
+  await overHTTP(() => check(box.execFileHTTP.bind(box)));
 });
 
 test('input reaches the command and ends', async () => {
@@ -72,20 +76,21 @@ test('input reaches the command and ends', async () => {
   assert.deepEqual(run.seen.stdout, Buffer.from([...Buffer.from('one\n'), 0, 255, 10]));
 });
 
-test('input over HTTP is the body', async () => {
+test('input over HTTP is the body', () => overHTTP(async () => {
   assert.equal((await box.execFileHTTP('cat', [], { input: 'zwölf→' })).stdout, 'zwölf→');
   assert.equal((await box.execFileHTTP('cat', [], { input: new Uint8Array() })).stdout, '');
   assert.equal((await box.execFileHTTP('cat')).stdout, '');
-});
+}));
 
 test('arguments, environment and folder arrive as they were sent', async () => {
   const args = ['a b', '', '+', '%20', 'a&b=c', '\'"\\$`', 'zwölf→', 'line\nbreak', '-n', '*'];
   const env = { PLUS: 'a+b c', PERCENT: '100%20', EQUALS: 'a=b', EMPTY: '', UNI: 'zwölf→' };
   const script = 'for arg in "$@"; do printf "%s|" "$arg"; done; printf "%s|" "$PLUS" "$PERCENT" "$EQUALS" "$EMPTY" "$UNI"; pwd';
   const expected = [...args, ...Object.values(env)].map((value) => `${value}|`).join('') + '/tmp\n';
-  for (const run of [box.execFile.bind(box), box.execFileHTTP.bind(box)]) {
-    assert.equal((await run('sh', ['-c', script, 'sh', ...args], { env, cwd: '/tmp' })).stdout, expected);
-  }
+  const options = { env, cwd: '/tmp' };
+  const argv = ['-c', script, 'sh', ...args];
+  assert.equal((await box.execFile('sh', argv, options)).stdout, expected);
+  await overHTTP(async () => assert.equal((await box.execFileHTTP('sh', argv, options)).stdout, expected));
 });
 
 test('bytes come undecoded', async () => {
@@ -148,7 +153,7 @@ describe('refusals', () => {
     await assert.rejects(sprite.execFile('true'), /WebSocket/);
     await assert.rejects(sprite.execFileHTTP('true'), (error) => error instanceof APIError && error.statusCode === 401);
   });
-  test('a deleted sprite', async (t) => {
+  test('a deleted sprite', async () => {
     const sprite = await client.createSprite(freshName('gone'));
     const run = watch(sprite.spawn('sh', ['-c', 'echo up; exec sleep 600']));
     await run.printed('up\n');

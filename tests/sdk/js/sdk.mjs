@@ -79,6 +79,21 @@ export function watch(command) {
 
 const text = ({ stdout, stderr }) => ({ stdout: stdout.toString(), stderr: stderr.toString() });
 
+/**
+ * `execFileHTTP` takes whatever one TCP read brings for one frame, so on a busy machine it can misread a correct answer
+ * (wire/exec.md §6). A server that does not pause between frames fails every try; the framing itself is held to the
+ * byte by the Python suite.
+ */
+export async function overHTTP(attempt) {
+  for (let tries = 5; ; tries--) {
+    try {
+      return await attempt();
+    } catch (error) {
+      if (tries === 1) throw error;
+    }
+  }
+}
+
 export const sha256 = (data) => crypto.createHash('sha256').update(data).digest('hex');
 
 /** A plain HTTP call, for what no method of the SDK reaches. */
