@@ -33,8 +33,11 @@ export async function startRunner() {
   const exited = once(child, 'exit');
   const baseURL = await new Promise((resolve, reject) => {
     const fail = () => {
+      clearTimeout(timer);
       child.kill('SIGKILL');
-      reject(new Error(`the runner did not start; its log:\n${fs.readFileSync(log, 'utf8')}`));
+      const text = fs.readFileSync(log, 'utf8');
+      fs.rmSync(folder, { recursive: true });
+      reject(new Error(`the runner did not start; its log:\n${text}`));
     };
     const timer = setTimeout(fail, START_MS);
     child.once('exit', fail);

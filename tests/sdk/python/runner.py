@@ -43,7 +43,10 @@ class Runner:
         threading.Thread(target=self._read_stdout, args=(ready,), daemon=True).start()
         if not ready.wait(START_SECONDS) or not self.base_url:
             self.process.kill()
-            raise RuntimeError(f"the runner did not start; its log:\n{self.log.read_text()}")
+            self.process.wait()
+            log = self.log.read_text()
+            shutil.rmtree(self.folder)
+            raise RuntimeError(f"the runner did not start; its log:\n{log}")
 
     def _read_stdout(self, ready: threading.Event) -> None:
         assert self.process.stdout is not None
