@@ -110,7 +110,11 @@ test('kill tells what it does', async (t) => {
   assert.equal(events[2].exitCode, 143);
   assert.equal((await run.end()).code, 143);
   await assert.rejects(sprite.execFile('test', ['-d', `/proc/${run.seen.stdout.toString().trim()}`]));
-  await assert.rejects(sprite.killSession(id), (error) => error instanceof APIError && error.statusCode === 410);
+  // A second kill gets the full answer again (wire/fountain.md §4.8).
+  const again = [];
+  for await (const event of await sprite.killSession(id)) again.push(event);
+  assert.deepEqual(again.map((event) => event.type), ['signal', 'exited', 'complete']);
+  assert.equal(again[2].exitCode, 143);
   await assert.rejects(sprite.killSession('s999999'), (error) => error instanceof APIError && error.statusCode === 404);
 });
 
