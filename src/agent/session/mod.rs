@@ -1,0 +1,5 @@
+//! Sessions: commands that outlive their clients.
+
+pub mod journal;
+pub mod record;
+mod segment;
