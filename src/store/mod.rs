@@ -1,1 +1,3 @@
-//! (to be written)
+//! Records on disk: written whole, fsynced, renamed; readable and repairable by a person.
+
+pub mod files;

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use portable_pty::{MasterPty, PtySize, native_pty_system};
+use tokio::io::unix::AsyncFd;
 
 /// A terminal: the master for life, and the slave for the child.
 pub struct Pty {
@@ -56,4 +57,10 @@ fn peer(master: RawFd) -> io::Result<OwnedFd> {
         }
         Ok(OwnedFd::from_raw_fd(fd))
     }
+}
+
+/// Watches a descriptor of ours for readiness. It must be non-blocking.
+pub fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps its descriptor open, and always the same one, until the `AsyncFd` that owns it is dropped.
+    unsafe { AsyncFd::register(fd) }.map_err(Into::into)
 }

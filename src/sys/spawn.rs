@@ -129,6 +129,35 @@ pub fn spawn(plan: &Plan) -> Result<i32, SpawnError> {
     Err(SpawnError { step, errno: failed })
 }
 
+/// Collects any one child that has ended: its pid and exit code, 128+n for signal n. `None` when none has.
+///
+/// The status word is read here rather than by nix, which knows no name for real-time signals and would report an
+/// error for a child it has just collected: an exit code lost.
+pub fn wait_any() -> std::io::Result<Option<(i32, u8)>> {
+    loop {
+        let mut status = 0;
+        // SAFETY: waits without blocking for any child, into a word of our own.
+        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+        if pid == 0 {
+            return Ok(None);
+        }
+        if pid > 0 {
+            if libc::WIFEXITED(status) {
+                return Ok(Some((pid, libc::WEXITSTATUS(status) as u8)));
+            }
+            if libc::WIFSIGNALED(status) {
+                return Ok(Some((pid, 128u8.wrapping_add(libc::WTERMSIG(status) as u8))));
+            }
+            continue;
+        }
+        match errno() {
+            libc::EINTR => {}
+            libc::ECHILD => return Ok(None),
+            other => return Err(std::io::Error::from_raw_os_error(other)),
+        }
+    }
+}
+
 fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -72,6 +72,49 @@ struct State {
     /// Position behind the newest record that the disk refused: the tail holds the only copy of what is below.
     refused_until: u64,
     exit: Option<Exit>,
+    rate: Rate,
+}
+
+/// Two windows of output counts: the running one and the one before.
+#[derive(Debug, Default)]
+struct Rate {
+    /// Unix milliseconds of the newest output; 0 when there was none.
+    last: i64,
+    window: i64,
+    current: u64,
+    previous: u64,
+}
+
+/// Length of a window, in milliseconds.
+const RATE_WINDOW: i64 = 5_000;
+
+impl Rate {
+    fn turn(&mut self, now: i64) {
+        match now / RATE_WINDOW - self.window {
+            0 => return,
+            1 => self.previous = self.current,
+            _ => self.previous = 0,
+        }
+        self.current = 0;
+        self.window = now / RATE_WINDOW;
+    }
+
+    fn add(&mut self, now: i64, bytes: u64) {
+        self.turn(now);
+        self.last = now;
+        self.current += bytes;
+    }
+}
+
+/// What lists say of a session's output.
+#[derive(Debug, Clone, Copy)]
+pub struct Activity {
+    /// Unix milliseconds of the newest output.
+    pub last_output: Option<i64>,
+    /// Output of the last seconds.
+    pub bytes_per_second: f64,
+    /// Whether there was output in the last 5 s.
+    pub is_recent: bool,
 }
 
 /// How a session ended.
@@ -194,6 +237,19 @@ impl Journal {
         self.lock().output
     }
 
+    /// How busy it is.
+    pub fn activity(&self) -> Activity {
+        let now = jiff::Timestamp::now().as_millisecond();
+        let rate = &mut self.lock().rate;
+        rate.turn(now);
+        let span = (RATE_WINDOW + now % RATE_WINDOW) as f64 / 1000.0;
+        Activity {
+            last_output: Some(rate.last).filter(|at| *at > 0),
+            bytes_per_second: (rate.current + rate.previous) as f64 / span,
+            is_recent: rate.last > now - RATE_WINDOW,
+        }
+    }
+
     /// How many clients read it.
     pub fn attached(&self) -> usize {
         self.lock().cursors.len()
@@ -202,6 +258,11 @@ impl Journal {
     /// Bytes on disk.
     pub fn disk_use(&self) -> u64 {
         self.lock().segments.iter().map(|segment| segment.size()).sum()
+    }
+
+    /// Waits for the end without counting as a client.
+    pub fn ended(self: &Arc<Self>) -> Ended {
+        Ended { journal: self.clone(), changed: self.changed.subscribe() }
     }
 
     /// A cursor at the beginning, or `tail` bytes of output before the end.
@@ -291,10 +352,15 @@ impl Appender {
     /// Appends one frame (`[stream][payload]`): to disk, then for everyone to see.
     pub fn append(&mut self, frame: Bytes) {
         let on_disk = self.write(&frame);
+        let now = jiff::Timestamp::now().as_millisecond();
         let mut state = self.journal.lock();
         let at = state.end;
         state.end += (record::LENGTH + frame.len()) as u64;
-        state.output += record::output_len(&frame);
+        let output = record::output_len(&frame);
+        state.output += output;
+        if output > 0 {
+            state.rate.add(now, output);
+        }
         if !on_disk {
             state.refused_until = state.end;
         }
@@ -389,6 +455,26 @@ impl Appender {
         }
         self.retry = Some(Instant::now() + RETRY_DISK);
         false
+    }
+}
+
+/// Somebody who only wants to know the exit.
+#[derive(Debug)]
+pub struct Ended {
+    journal: Arc<Journal>,
+    changed: watch::Receiver<u64>,
+}
+
+impl Ended {
+    /// Waits for the exit record.
+    pub async fn wait(&mut self) -> Exit {
+        loop {
+            self.changed.mark_unchanged();
+            if let Some(exit) = self.journal.exit() {
+                return exit;
+            }
+            let _ = self.changed.changed().await;
+        }
     }
 }
 
