@@ -309,7 +309,8 @@ async fn stdin_waits_for_a_late_reader() {
 async fn rude_clients() {
     let runner = Runner::start();
     runner.create("s").await;
-    for bytes in [&b"\0\x01\x02garbage\r\n\r\n"[..], b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nHost", b"\x16\x03\x01\x02\x00"] {
+    for bytes in [&b"\0\x01\x02garbage\r\n\r\n"[..], b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nHost", b"\x16\x03\x01\x02\x00"]
+    {
         let mut stream = TcpStream::connect(runner.addr).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         stream.set_zero_linger().unwrap();

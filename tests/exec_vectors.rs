@@ -118,7 +118,10 @@ async fn attach_forms_and_unknown_sessions() {
         (format!("/v1/sprites/s/exec/{id}?stdin=true"), "sprites-ex/0.2.2"),
         (format!("/v1/sprites/s/exec?id={id}&stdin=true&tty=true"), "Go-http-client/1.1"),
         // JS 0.0.1 attaches with a whole command beside the id; old Elixir with an empty one.
-        (format!("/v1/sprites/s/exec?cmd=tmux&cmd=attach&cmd=-t&cmd={id}&path=tmux&stdin=true&tty=true&id={id}"), "node"),
+        (
+            format!("/v1/sprites/s/exec?cmd=tmux&cmd=attach&cmd=-t&cmd={id}&path=tmux&stdin=true&tty=true&id={id}"),
+            "node",
+        ),
         (format!("/v1/sprites/s/exec?session_id={id}&stdin=false&path=&cmd="), "gun"),
     ];
     for (target, agent) in forms {
@@ -128,7 +131,9 @@ async fn attach_forms_and_unknown_sessions() {
         assert_eq!(runner.session_ids("s").await, [id.clone()], "{target} must start nothing");
         socket.close().await;
     }
-    for target in ["/v1/sprites/s/exec/s99", "/v1/sprites/s/exec?id=s99", "/v1/sprites/s/exec?session_id=s99&path=&cmd="] {
+    for target in
+        ["/v1/sprites/s/exec/s99", "/v1/sprites/s/exec?id=s99", "/v1/sprites/s/exec?session_id=s99&path=&cmd="]
+    {
         let reply = runner.call("GET", target).upgrade().send().await.expect(404);
         assert_eq!(reply.json()["error"], "session_not_found", "{target}");
         assert_eq!(reply.json()["message"], "session not found: s99", "{target}");

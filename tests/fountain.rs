@@ -39,7 +39,8 @@ impl Conversation {
 
     /// `W`: a file by `PUT …/fs/write`, raw body, no Content-Type, octal mode without a leading zero.
     async fn write(&self, path: &str, mode: &str, body: impl Into<bytes::Bytes>) -> Reply {
-        let target = self.path(&format!("/fs/write?path={}&workingDir=%2F&mode={mode}&mkdirParents=true", encode(path.as_bytes())));
+        let target = self
+            .path(&format!("/fs/write?path={}&workingDir=%2F&mode={mode}&mkdirParents=true", encode(path.as_bytes())));
         let reply = self.runner.call("PUT", &target).body(body).send().await;
         assert!((200..300).contains(&reply.status), "{reply:?}");
         reply
@@ -141,7 +142,9 @@ async fn a_conversation_in_order() {
     let env_file = format!("API_KEY='{}'\nexport API_KEY\n", secret.replace('\'', "'\\''"));
     talk.write("/home/sprite/.env", "600", env_file).await;
     assert_eq!(talk.exec(&["chmod", "600", "/home/sprite/.env"], &[], None).await.0, 0);
-    let (code, out) = talk.bash("stat -c %a .env .claude/skills/fountain/SKILL.md .claude/skills; source .env; printf %s \"$API_KEY\"").await;
+    let (code, out) = talk
+        .bash("stat -c %a .env .claude/skills/fountain/SKILL.md .claude/skills; source .env; printf %s \"$API_KEY\"")
+        .await;
     assert_eq!((code, out), (0, format!("600\n644\n755\n{secret}")));
 
     // Provisioning by `bash -lc`: the script's own code, the last of equal keys, a daemon that keeps the pipe.
@@ -204,7 +207,8 @@ async fn a_conversation_in_order() {
     assert!(end.err().ends_with("bye\n"), "{:?}", end.err());
 
     // Kill twice; other sessions and the sprite stay.
-    let mut stay = talk.open(&format!("/exec?{}", Query::of(&["bash", "-c", "echo ready; exec cat"]).stdin().as_str())).await;
+    let mut stay =
+        talk.open(&format!("/exec?{}", Query::of(&["bash", "-c", "echo ready; exec cat"]).stdin().as_str())).await;
     stay.until_stdout("ready\n").await;
     let stay_id = stay.id().await;
     stay.vanish();

@@ -175,7 +175,8 @@ async fn kill_twice() {
 async fn the_whole_tree_goes() {
     let runner = Runner::start();
     runner.create("s").await;
-    let (mut socket, id, leader) = start(&runner, "sleep 1000 & echo $!; sh -c 'sleep 1000 & echo $!; wait' & wait").await;
+    let (mut socket, id, leader) =
+        start(&runner, "sleep 1000 & echo $!; sh -c 'sleep 1000 & echo $!; wait' & wait").await;
     let children = [Pidfd::alive(socket.number().await), Pidfd::alive(socket.number().await)];
     kill(&runner, &id, "?signal=KILL", None).await.expect(200);
     socket.finish().await.expect(137);

@@ -13,9 +13,7 @@ use futures_util::future::join_all;
 
 /// A command that writes numbered lines until the file `stop` appears in its home.
 fn counter(code: u8, pause: &str) -> String {
-    format!(
-        "echo $$; n=0; while [ ! -e stop ]; do n=$((n+1)); echo \"line $n\"; {pause} done; echo end; exit {code}"
-    )
+    format!("echo $$; n=0; while [ ! -e stop ]; do n=$((n+1)); echo \"line $n\"; {pause} done; echo end; exit {code}")
 }
 
 /// A counting session and what its first client saw.
@@ -122,7 +120,8 @@ async fn sessions_end_while_the_runner_is_away() {
         process.gone().await;
     }
     runner.restart();
-    until("the ended sessions to leave the list", || async { runner.sessions("s").await.is_empty().then_some(()) }).await;
+    until("the ended sessions to leave the list", || async { runner.sessions("s").await.is_empty().then_some(()) })
+        .await;
     for counter in &counters {
         counter.check(runner.attach("s", &counter.id).await).await;
     }

@@ -177,7 +177,8 @@ async fn finished_sessions_have_a_grace() {
     runner.create("s").await;
     let mut ids = Vec::new();
     for code in [0, 7, 143] {
-        let script = if code == 143 { "echo o; kill -TERM $$".into() } else { format!("echo o; echo e >&2; exit {code}") };
+        let script =
+            if code == 143 { "echo o; kill -TERM $$".into() } else { format!("echo o; echo e >&2; exit {code}") };
         let mut socket = runner.exec("s", &Query::sh(&script).no_stdin()).await;
         let id = socket.id().await;
         let original = socket.finish().await.expect(code);
@@ -263,7 +264,11 @@ async fn ten_seconds_after_the_last_client() {
             let process = Pidfd::alive(socket.number().await);
             let pid = process.pid;
             let left = Instant::now();
-            if vanish { socket.vanish() } else { socket.close().await }
+            if vanish {
+                socket.vanish()
+            } else {
+                socket.close().await
+            }
             let Some(ends) = ends else { return Some(pid) };
             assert!(process.gone_within(Duration::from_secs(40)).await, "{query:?} outlives its client");
             let lived = left.elapsed().as_secs_f64();
@@ -338,7 +343,11 @@ async fn eof_then_abrupt_drop() {
         owner.vanish();
         let mut other = runner.attach_as("s", &id, "stdin=true", "sprites-ex/0.2.2").await;
         other.eof().await;
-        if reset { other.reset() } else { other.vanish() }
+        if reset {
+            other.reset()
+        } else {
+            other.vanish()
+        }
         process.gone().await;
         runner.attach("s", &id).await.finish().await.expect(5);
     }

@@ -84,9 +84,9 @@ impl Socket {
             return end.clone();
         }
         let frame = match within("a frame", self.ws.next()).await {
-            Some(Ok(Message::Text(text))) => {
-                Frame::Text(serde_json::from_str(&text).unwrap_or_else(|e| panic!("text that is not JSON ({e}): {text}")))
-            }
+            Some(Ok(Message::Text(text))) => Frame::Text(
+                serde_json::from_str(&text).unwrap_or_else(|e| panic!("text that is not JSON ({e}): {text}")),
+            ),
             Some(Ok(Message::Binary(bytes))) => Frame::Binary(bytes),
             Some(Ok(Message::Ping(_))) => Frame::Ping,
             Some(Ok(Message::Pong(bytes))) => Frame::Pong(bytes),
@@ -314,8 +314,11 @@ impl Transcript {
 
     /// The exit text's code.
     pub fn code(&self) -> u8 {
-        let exits: Vec<_> =
-            self.frames.iter().filter_map(|f| matches!(f, Frame::Text(t) if t["type"] == "exit").then_some(f)).collect();
+        let exits: Vec<_> = self
+            .frames
+            .iter()
+            .filter_map(|f| matches!(f, Frame::Text(t) if t["type"] == "exit").then_some(f))
+            .collect();
         let [Frame::Text(exit)] = exits[..] else { panic!("exactly one exit text, not {exits:?}: {:?}", self.tail()) };
         assert_eq!(exit["exit_code"], exit["code"], "{exit}");
         u8::try_from(exit["exit_code"].as_u64().expect("a number")).unwrap()
