@@ -8,6 +8,7 @@ mod screen;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,26 +50,26 @@ enum Trouble {
 }
 
 /// `fountain demo`: the exit code.
-pub fn main() -> i32 {
+pub fn main() -> ExitCode {
     let (runtime, binary) = match (tokio::runtime::Runtime::new(), std::env::current_exe()) {
         (Ok(runtime), Ok(binary)) => (runtime, binary),
         (Err(error), _) | (_, Err(error)) => {
             Screen::new().failed(error);
-            return 1;
+            return ExitCode::FAILURE;
         }
     };
     runtime.block_on(run(binary))
 }
 
 /// Runs the demo of a `fountain` binary to its end and tells how it went.
-pub async fn run(binary: PathBuf) -> i32 {
+pub async fn run(binary: PathBuf) -> ExitCode {
     let mut screen = Screen::new();
     screen.line("fountain demo: a runner of its own, a walk through the API, and nothing left behind");
     let mut host = match Throwaway::new(binary, "demo") {
         Ok(host) => host,
         Err(error) => {
             screen.failed(error);
-            return 1;
+            return ExitCode::FAILURE;
         }
     };
     let walked = tokio::select! {
@@ -86,17 +87,17 @@ pub async fn run(binary: PathBuf) -> i32 {
     screen.sent(&format!("$ fountain stop --all --state {}", host.state().display()));
     if let Err(error) = host.stop().await {
         screen.failed(error);
-        return 1;
+        return ExitCode::FAILURE;
     }
     screen.got("no process and no file is left");
     match walked {
         Ok(()) => {
             screen.finished();
-            0
+            ExitCode::SUCCESS
         }
         // As a shell reports a program that Ctrl-C has ended.
-        Err(Trouble::Interrupted) => 130,
-        Err(_) => 1,
+        Err(Trouble::Interrupted) => ExitCode::from(130),
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
