@@ -65,6 +65,14 @@ pub fn main() -> ExitCode {
 pub async fn run(binary: PathBuf) -> ExitCode {
     let mut screen = Screen::new();
     screen.line("fountain demo: a runner of its own, a walk through the API, and nothing left behind");
+    // Caught before there is anything to clean up.
+    let stopped = match stop_signals() {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            screen.failed(error);
+            return ExitCode::FAILURE;
+        }
+    };
     let mut host = match Throwaway::new(binary, "demo") {
         Ok(host) => host,
         Err(error) => {
@@ -74,7 +82,7 @@ pub async fn run(binary: PathBuf) -> ExitCode {
     };
     let walked = tokio::select! {
         walked = tokio::time::timeout(DEADLINE, walk(&mut screen, &mut host)) => walked.unwrap_or(Err(Trouble::TooSlow)),
-        () = told_to_stop() => Err(Trouble::Interrupted),
+        () = stopped => Err(Trouble::Interrupted),
     };
     if let Err(trouble) = &walked {
         screen.failed(trouble);
@@ -101,19 +109,20 @@ pub async fn run(binary: PathBuf) -> ExitCode {
     }
 }
 
-/// Returns at Ctrl-C, at SIGTERM, or when the terminal goes away.
-async fn told_to_stop() {
-    let wait = |kind| async move {
-        match signal(kind) {
-            Ok(mut stream) => drop(stream.recv().await),
-            Err(_) => std::future::pending().await,
-        }
+/// Ctrl-C, SIGTERM and the loss of the terminal, caught from here on.
+fn stop_signals() -> std::io::Result<impl Future<Output = ()>> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [mut interrupt, mut terminate, mut hangup] = match kinds.map(signal) {
+        [Ok(interrupt), Ok(terminate), Ok(hangup)] => [interrupt, terminate, hangup],
+        [Err(error), ..] | [_, Err(error), _] | [.., Err(error)] => return Err(error),
     };
-    tokio::select! {
-        () = wait(SignalKind::interrupt()) => {}
-        () = wait(SignalKind::terminate()) => {}
-        () = wait(SignalKind::hangup()) => {}
-    }
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
 }
 
 async fn walk(screen: &mut Screen, host: &mut Throwaway) -> Result<(), Trouble> {

@@ -142,21 +142,20 @@ impl Throwaway {
     /// Ends the runner and every sprite in order, and removes the folder. What a failing step leaves is killed all the
     /// same; then the failure is reported.
     pub async fn stop(mut self) -> Result<(), ThrowawayError> {
+        // One that is still starting cannot be asked yet; nothing is lost by a kill.
+        if self.url() == Some("") {
+            self.kill_9()?;
+        }
         // A runner that never got far enough to make its folder leaves nothing that could be stopped.
         let orderly = if self.state().exists() { self.stop_all().await } else { Ok(()) };
         let killed = self.kill_9();
-        let left = self.survivors();
-        for &pid in &left {
-            // It may end by itself at this very moment.
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        let left = self.kill_survivors();
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let removed = remove(&self.folder).await;
         orderly.map_err(|error| ThrowawayError::NotStopped(format!("{error}\n{}", tail(&log))))?;
         killed?;
         if !left.is_empty() {
-            let pids: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
-            let text = format!("stop --all left processes behind (killed now): {}", pids.join(" "));
+            let text = format!("stop --all left processes behind (killed now): {}", left.join(", "));
             return Err(ThrowawayError::NotStopped(text));
         }
         removed.map_err(|error| ThrowawayError::System("the temporary folder cannot be removed", error))
@@ -196,6 +195,17 @@ impl Throwaway {
         command
     }
 
+    /// Kills what is left; the numbers and names of it.
+    fn kill_survivors(&self) -> Vec<String> {
+        let kill = |pid: Pid| {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+            // It may end by itself at this very moment.
+            let _ = kill_process(pid, Signal::KILL);
+            format!("{} {}", pid.as_raw_nonzero(), name.trim())
+        };
+        self.survivors().into_iter().map(kill).collect()
+    }
+
     /// Processes that carry the folder's name in their arguments or environment, work in it or hold a file in it. An
     /// agent is seen by its log: it has no arguments and no environment.
     fn survivors(&self) -> Vec<Pid> {
@@ -225,9 +235,7 @@ impl Drop for Throwaway {
     fn drop(&mut self) {
         let _ = self.kill_9();
         if self.folder.exists() {
-            for pid in self.survivors() {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            self.kill_survivors();
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
