@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Replaces `path` by `bytes`: temporary file, fsync, rename, fsync of the folder. Mode 0600.
@@ -32,6 +32,30 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
 /// Makes a folder (and its parents) that only its owner can enter. One that exists is left as it is.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Removes a folder and everything in it, folders that forbid it to their owner included. One that is gone is fine.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(path)?;
+            fs::remove_dir_all(path)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Lets the owner into a folder and all below it; a folder is opened before it is read.
+fn open_up(dir: &Path) -> io::Result<()> {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn random() -> io::Result<u32> {

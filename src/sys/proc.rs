@@ -62,12 +62,18 @@ pub fn descendants(root: i32) -> Vec<i32> {
     let mut family = HashSet::from([root]);
     loop {
         let before = family.len();
-        family.extend(stats.iter().filter(|(_, stat)| family.contains(&stat.parent)).map(|(pid, _)| *pid).collect::<Vec<_>>());
+        family.extend(
+            stats.iter().filter(|(_, stat)| family.contains(&stat.parent)).map(|(pid, _)| *pid).collect::<Vec<_>>(),
+        );
         if family.len() == before {
             break;
         }
     }
-    stats.iter().filter(|(pid, stat)| *pid != root && family.contains(pid) && stat.state != 'Z').map(|(pid, _)| *pid).collect()
+    stats
+        .iter()
+        .filter(|(pid, stat)| *pid != root && family.contains(pid) && stat.state != 'Z')
+        .map(|(pid, _)| *pid)
+        .collect()
 }
 
 /// Kills whatever `find` names, again and again until it names nothing (a fork may race one look) or the deadline

@@ -98,12 +98,7 @@ pub fn spawn(plan: &Plan) -> Result<i32, SpawnError> {
     // CLONE_VFORK stops this thread until the child has exec'd or exited; `child` and all it points to live as long.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len());
-        libc::clone(
-            run_child,
-            top.cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
-            (&raw mut child).cast(),
-        )
+        libc::clone(run_child, top.cast(), libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD, (&raw mut child).cast())
     };
     let clone_errno = errno();
     // SAFETY: restores the mask that the first call stored.
@@ -196,7 +191,13 @@ extern "C" fn run_child(arg: *mut libc::c_void) -> libc::c_int {
         if (*child).terminal && libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY as usize, 0) < 0 {
             fail(Step::Prepare, errno());
         }
-        libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, (*child).open_files.as_ptr(), ptr::null_mut::<u64>());
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            libc::RLIMIT_NOFILE,
+            (*child).open_files.as_ptr(),
+            ptr::null_mut::<u64>(),
+        );
         if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) < 0 {
             // Kernels before 5.11 lack it. Every descriptor of ours is close-on-exec by itself; this was the second net.
             let _ = errno();
@@ -260,7 +261,8 @@ mod tests {
 
     #[test]
     fn a_child_has_what_it_was_given_and_nothing_else() {
-        let script = "echo $A; pwd; ulimit -n; ls /proc/self/fd | wc -l; grep -E 'Sig(Blk|Ign)' /proc/self/status; exit 3";
+        let script =
+            "echo $A; pwd; ulimit -n; ls /proc/self/fd | wc -l; grep -E 'Sig(Blk|Ign)' /proc/self/status; exit 3";
         let (code, out) = run(&["/nope/sh", "/bin/sh"], &["sh", "-c", script], "/usr").unwrap();
         assert_eq!(code, 3);
         // ls itself opens the folder: four names.

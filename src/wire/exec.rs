@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn control_arguments_in_every_sdks_shape() {
-        let args = serde_json::json!({"cmd": ["cat"], "path": "cat", "stdin": "true", "tty": true, "rows": 24, "cols": "80"});
+        let args =
+            serde_json::json!({"cmd": ["cat"], "path": "cat", "stdin": "true", "tty": true, "rows": 24, "cols": "80"});
         let Ok(ExecRequest::Start(command)) = ExecRequest::from_control_args(&args) else { panic!() };
         assert!(command.stdin && command.tty);
         assert_eq!(command.size, (80, 24));

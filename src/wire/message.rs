@@ -99,10 +99,7 @@ pub const CONTROL_PREFIX: &str = "control:";
 
 /// The end of an operation on the control channel.
 pub fn op_complete(code: u8) -> String {
-    format!(
-        r#"{CONTROL_PREFIX}{{"type":"op.complete","op":"exec","args":{{"exitCode":{code},"ok":{}}}}}"#,
-        code == 0
-    )
+    format!(r#"{CONTROL_PREFIX}{{"type":"op.complete","op":"exec","args":{{"exitCode":{code},"ok":{}}}}}"#, code == 0)
 }
 
 /// An operation that the control channel refuses.
@@ -117,10 +114,7 @@ mod tests {
     #[test]
     fn golden_messages() {
         assert_eq!(exit(7), r#"{"type":"exit","exit_code":7,"code":7}"#);
-        assert_eq!(
-            op_complete(0),
-            r#"control:{"type":"op.complete","op":"exec","args":{"exitCode":0,"ok":true}}"#
-        );
+        assert_eq!(op_complete(0), r#"control:{"type":"op.complete","op":"exec","args":{"exitCode":0,"ok":true}}"#);
         let info = SessionInfo {
             kind: "session_info",
             session_id: "s12",

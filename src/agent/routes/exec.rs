@@ -49,7 +49,12 @@ pub async fn list_or_start(State(agent): State<Arc<Agent>>, request: Request) ->
             let upgrade = upgrade(request).await?;
             let input = if command.tty { InputMode::Raw } else { InputMode::Framed };
             let session = agent.start(command).await?;
-            Ok(serve(&agent, upgrade, session, Join { is_owner: true, input, framed: None, drop_stray_eof: false, replay: None }))
+            Ok(serve(
+                &agent,
+                upgrade,
+                session,
+                Join { is_owner: true, input, framed: None, drop_stray_eof: false, replay: None },
+            ))
         }
     }
 }
@@ -70,12 +75,8 @@ pub async fn attach(
         (Some(cols), Some(rows)) => cols.parse().ok().zip(rows.parse().ok()),
         _ => None,
     };
-    let wanted = Attach {
-        id,
-        size,
-        tty: query.flag("tty")?.unwrap_or(false),
-        stdin_false: query.flag("stdin")? == Some(false),
-    };
+    let wanted =
+        Attach { id, size, tty: query.flag("tty")?.unwrap_or(false), stdin_false: query.flag("stdin")? == Some(false) };
     attach_socket(&agent, wanted, &headers, request).await
 }
 

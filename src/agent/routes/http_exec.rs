@@ -33,7 +33,9 @@ pub async fn run(State(agent): State<Arc<Agent>>, request: Request) -> Result<Re
     let (parts, body) = request.into_parts();
     let command = match ExecRequest::from_query(&Query::of(&parts.uri))? {
         ExecRequest::Start(command) if !command.tty => command,
-        ExecRequest::Start(_) => return Err(ApiError::invalid("POST …/exec has no terminal; use the WebSocket for tty")),
+        ExecRequest::Start(_) => {
+            return Err(ApiError::invalid("POST …/exec has no terminal; use the WebSocket for tty"));
+        }
         ExecRequest::Attach(_) => return Err(ApiError::invalid("POST …/exec cannot attach; use the WebSocket")),
     };
     let takes_input = command.stdin;

@@ -47,7 +47,8 @@ pub fn router(agent: Arc<Agent>, fs: Router) -> Router {
 async fn authorize(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
     let shown = request.headers().get(SECRET_HEADER).map(|value| value.as_bytes()).unwrap_or_default();
     if !bool::from(shown.ct_eq(agent.config.secret.as_bytes())) {
-        return ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "this socket is the runner's own").into_response();
+        return ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "this socket is the runner's own")
+            .into_response();
     }
     next.run(request).await
 }

@@ -77,9 +77,7 @@ impl Sink {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Pipe(pipe) => pipe.try_write(bytes),
-            Self::Pty(master) => {
-                master.try_io(tokio::io::Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
-            }
+            Self::Pty(master) => master.try_io(tokio::io::Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?)),
             Self::Closed => Ok(bytes.len()),
         }
     }

@@ -99,7 +99,12 @@ mod tests {
     use super::*;
 
     fn prepared(command: Command) -> Prepared {
-        prepare(&command, &Paths::new("/s/disk".into()), &[("LOW".into(), "1".into()), ("HOME".into(), "/x".into())], "M=1")
+        prepare(
+            &command,
+            &Paths::new("/s/disk".into()),
+            &[("LOW".into(), "1".into()), ("HOME".into(), "/x".into())],
+            "M=1",
+        )
     }
 
     fn entries(prepared: &Prepared) -> Vec<String> {
@@ -117,7 +122,9 @@ mod tests {
         };
         let prepared = prepared(command);
         let entries = entries(&prepared);
-        for expected in ["LOW=1", "HOME=/s/disk/home/sprite", "A=2=3", "E=", "TERM=xterm-256color", "M=1", "USER=sprite"] {
+        for expected in
+            ["LOW=1", "HOME=/s/disk/home/sprite", "A=2=3", "E=", "TERM=xterm-256color", "M=1", "USER=sprite"]
+        {
             assert_eq!(entries.iter().filter(|entry| *entry == expected).count(), 1, "{expected} in {entries:?}");
         }
         assert!(entries.contains(&"P=/s/disk/home/sprite/x:/home/sprites".to_owned()));
@@ -134,7 +141,12 @@ mod tests {
         };
         let programs: Vec<_> = prepared(command).programs.iter().map(|p| p.to_string_lossy().into_owned()).collect();
         assert_eq!(programs, ["/a/x", "./x", "b/x"]);
-        let command = Command { argv: vec![b"x".to_vec()], path: b"./x".to_vec(), dir: Some(b"sub".to_vec()), ..Command::default() };
+        let command = Command {
+            argv: vec![b"x".to_vec()],
+            path: b"./x".to_vec(),
+            dir: Some(b"sub".to_vec()),
+            ..Command::default()
+        };
         let prepared = prepared(command);
         assert_eq!(prepared.programs, [CString::new("./x").unwrap()]);
         assert_eq!((prepared.dir, prepared.workdir.as_str()), ("/s/disk/home/sprite/sub".into(), "/home/sprite/sub"));

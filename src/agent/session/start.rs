@@ -88,7 +88,11 @@ pub async fn start(
                 stdio,
                 terminal: command.tty,
             };
-            processes.start(start).await.map(|started| (started, ends)).map_err(|error| explain(error, command, &prepared.workdir))
+            processes
+                .start(start)
+                .await
+                .map(|started| (started, ends))
+                .map_err(|error| explain(error, command, &prepared.workdir))
         }
         Err(error) => Err((format!("cannot open its input and output: {error}"), 126)),
     };
