@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod runner;
 pub mod sandbox;
+pub mod sprite;
 pub mod store;
 pub mod sys;
 pub mod wire;

@@ -1,2 +1,5 @@
 //! Parses the command line and dispatches; owns nothing.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    fountain::cli::main()
+}

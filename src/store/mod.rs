@@ -1,1 +1,5 @@
-//! (to be written)
+//! Records on disk: written whole, fsynced, renamed; readable and repairable by a person.
+
+pub mod files;
+pub mod sprites;
+pub mod tokens;

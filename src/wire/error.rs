@@ -10,8 +10,11 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
-/// The longest sentence a client is sent, in bytes. Clients keep only the first 1,024 bytes of a handshake error.
+/// The longest sentence a client is sent, in bytes as JSON. Clients keep only the first 1,024 bytes of a handshake error.
 const MAX_MESSAGE: usize = 400;
+
+/// The longest path that a filesystem error repeats, in bytes as JSON.
+const MAX_PATH: usize = 256;
 
 /// One refused or failed request.
 #[derive(Debug, Clone)]
@@ -40,7 +43,7 @@ impl ApiError {
         let mut body = Map::new();
         body.insert("error".into(), shorten(text.as_ref()).into());
         body.insert("code".into(), errno.into());
-        if path.len() <= 256 {
+        if !path.is_empty() && fitting(path, MAX_PATH) == path.len() {
             body.insert("path".into(), path.into());
         }
         Self { status, body, retry_after: None, detail: None }
@@ -128,16 +131,26 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Cuts a sentence at a character boundary.
+/// Cuts a sentence that is too long.
 fn shorten(text: &str) -> String {
-    if text.len() <= MAX_MESSAGE {
-        return text.to_owned();
+    let end = fitting(text, MAX_MESSAGE);
+    if end == text.len() { text.to_owned() } else { format!("{}…", &text[..end]) }
+}
+
+/// How many bytes of `text`, in whole characters, take at most `limit` bytes as JSON. A control character takes six.
+fn fitting(text: &str, limit: usize) -> usize {
+    let mut taken = 0;
+    for (at, character) in text.char_indices() {
+        taken += match character {
+            '"' | '\\' => 2,
+            control if control < ' ' => 6,
+            other => other.len_utf8(),
+        };
+        if taken > limit {
+            return at;
+        }
     }
-    let mut end = MAX_MESSAGE;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}…", &text[..end])
+    text.len()
 }
 
 #[cfg(test)]
@@ -151,6 +164,14 @@ mod tests {
         assert!(text.len() < 1024, "{}", text.len());
         assert_eq!(error.to_json()["error"], "invalid_request");
         assert!(error.to_json()["message"].is_string());
+        for hostile in ["\u{1}", "\"", "\\", "\n", "€"] {
+            let text = hostile.repeat(5000);
+            assert!(ApiError::invalid(&text).to_json().to_string().len() < 1024);
+            for path in [&text, &hostile.repeat(200), &hostile.repeat(40)] {
+                let error = ApiError::fs(StatusCode::NOT_FOUND, "ENOENT", &text, path);
+                assert!(error.to_json().to_string().len() < 1024);
+            }
+        }
     }
 
     #[test]

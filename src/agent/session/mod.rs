@@ -1,0 +1,111 @@
+//! Sessions: commands that outlive their clients.
+//!
+//! A session is an actor (input, signals, timer), an output task, and a journal that anyone may read. This file holds
+//! what the rest of the agent sees of one, and the table of all.
+
+mod actor;
+pub mod environment;
+pub mod journal;
+mod output;
+pub mod record;
+mod segment;
+mod start;
+mod stdin;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::sync::{mpsc, watch};
+
+pub use actor::{Control, Input};
+pub use journal::{Cursor, Exit, Header, Journal, Next};
+pub use table::{Config, Sessions};
+
+/// One session, running or finished.
+#[derive(Debug)]
+pub struct Session {
+    /// Id, command, folder, terminal, creation time.
+    pub header: Header,
+    /// Its output and exit.
+    pub journal: Arc<Journal>,
+    /// The leader's pid; 0 when it never ran or belongs to an earlier agent.
+    pub pid: i32,
+    inputs: mpsc::Sender<Input>,
+    controls: mpsc::Sender<Control>,
+    /// The leader's exit code as soon as it is collected; the journal's exit may come later.
+    exited: watch::Receiver<Option<u8>>,
+    attached: watch::Sender<usize>,
+    /// Columns in the upper half, rows in the lower.
+    size: AtomicU32,
+}
+
+impl Session {
+    /// Whether it is still listed: its leader has not ended.
+    pub fn is_running(&self) -> bool {
+        self.exited.borrow().is_none() && self.journal.exit().is_none()
+    }
+
+    /// Sends input; waits while the process takes none and the queue is full.
+    pub async fn input(&self, input: Input) {
+        // A finished session takes no input: dropped, as a closed pipe would.
+        let _ = self.inputs.send(input).await;
+    }
+
+    /// Sends a request.
+    pub async fn control(&self, control: Control) {
+        if let Control::Resize(cols, rows) = control {
+            self.size.store(u32::from(cols) << 16 | u32::from(rows), Ordering::Relaxed);
+        }
+        let _ = self.controls.send(control).await;
+    }
+
+    /// Terminal columns and rows; zeros without a terminal.
+    pub fn size(&self) -> (u16, u16) {
+        let size = self.size.load(Ordering::Relaxed);
+        ((size >> 16) as u16, size as u16)
+    }
+
+    /// Waits for the leader's exit code.
+    pub async fn leader_exit(&self) -> u8 {
+        let mut exited = self.exited.clone();
+        match exited.wait_for(Option::is_some).await.map(|code| *code) {
+            Ok(Some(code)) => code,
+            _ => match self.journal.exit() {
+                Some(exit) => exit.code,
+                None => std::future::pending().await,
+            },
+        }
+    }
+
+    /// Counts a client for as long as the guard lives. True when it is the only one.
+    pub fn attach(self: &Arc<Self>) -> (Attachment, bool) {
+        let mut alone = false;
+        self.attached.send_modify(|count| {
+            alone = *count == 0;
+            *count += 1;
+        });
+        (Attachment(self.clone()), alone)
+    }
+
+    /// Waits until no client is attached.
+    pub async fn detached(&self) {
+        // The sender is our own, so this cannot fail.
+        let _ = self.attached.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// How many clients are attached.
+    pub fn attached(&self) -> usize {
+        *self.attached.borrow()
+    }
+}
+
+/// A client of a session.
+#[derive(Debug)]
+pub struct Attachment(Arc<Session>);
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.0.attached.send_modify(|count| *count -= 1);
+    }
+}
