@@ -145,14 +145,16 @@ async fn refusals() {
     assert_eq!(runner.session_ids("s").await, std::slice::from_ref(&id), "a refusal kills nobody");
     kill(&runner, &id, "?signal=KILL", None).await.expect(200);
     socket.finish().await.expect(137);
-    // Ended by itself: 410 within the grace.
+    // Ended by itself: within the grace a kill tells how, as a full answer (exec.md allows 410, Fountain does not).
     let (mut socket, id, _) = start(&runner, "read -r x").await;
     socket.eof().await;
     socket.finish().await.expect(1);
-    kill(&runner, &id, "", None).await.expect(410);
+    let late = kill(&runner, &id, "", None).await.expect(200);
+    assert_fountain_accepts(&late);
+    assert_eq!(late.lines().pop().unwrap()["exit_code"], 1);
 }
 
-/// Fountain kills twice and takes 404 or a whole answer for the second; Go also takes 410 (exec.md §9 row 12).
+/// Fountain kills twice and takes 404 or a whole answer for the second (fountain.md §4.8).
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_twice() {
     let runner = Runner::start();

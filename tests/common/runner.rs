@@ -211,8 +211,9 @@ impl Runner {
     /// Demands that no process of this state folder lives.
     pub fn assert_nothing_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let left: Vec<_> = processes::mentioning(self.folder.path())
+        let left: Vec<_> = [&self.sockets, self.folder.path()]
             .into_iter()
+            .flat_map(processes::mentioning)
             .filter(|(pid, _)| !Pidfd::open(*pid).dead_within(deadline.saturating_duration_since(Instant::now())))
             .collect();
         assert!(left.is_empty(), "left behind after fountain stop --all: {left:?}");
@@ -229,8 +230,9 @@ impl Drop for Runner {
                 _ = child.wait();
             }
             // Agents may start things while they are being killed; twice is enough for those.
-            processes::kill_mentioning(self.folder.path());
-            processes::kill_mentioning(self.folder.path());
+            for place in [&self.sockets, self.folder.path(), self.folder.path()] {
+                processes::kill_mentioning(place);
+            }
             return;
         }
         self.stop_all();
