@@ -1,5 +1,5 @@
 //! Parses the command line and dispatches; owns nothing.
 
-fn main() {
-    std::process::exit(fountain::cli::main());
+fn main() -> std::process::ExitCode {
+    fountain::cli::main()
 }

@@ -188,7 +188,12 @@ async fn write_output(
     heard: &Heard,
     outbox: &mut mpsc::Receiver<String>,
 ) -> Result<Outcome, axum::Error> {
-    sender.send(Message::text(session_info(plan))).await?;
+    let (open, mut news) = plan.session.port_news();
+    sender.feed(Message::text(session_info(plan))).await?;
+    for port in open {
+        sender.feed(Message::text(port)).await?;
+    }
+    sender.flush().await?;
     let tty = plan.session.header.tty;
     let mut next_ping = Instant::now() + PING_EVERY;
     let mut last_data = Instant::now();
@@ -200,6 +205,10 @@ async fn write_output(
                 continue;
             }
             next = plan.cursor.next() => next,
+            Ok(port) = news.recv() => {
+                sender.send(Message::text(port)).await?;
+                continue;
+            }
             () = sleep_until(next_ping) => {
                 if heard.elapsed() > DEAD_AFTER {
                     return Ok(Outcome::Disconnected);

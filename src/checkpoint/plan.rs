@@ -295,7 +295,8 @@ impl<R: BufRead> Entries<R> {
             return Ok(None);
         }
         let header = Header::from_byte_slice(&block).clone();
-        let sum: u32 = block.iter().enumerate().map(|(i, &b)| if (148..156).contains(&i) { 32 } else { b.into() }).sum();
+        let sum: u32 =
+            block.iter().enumerate().map(|(i, &b)| if (148..156).contains(&i) { 32 } else { b.into() }).sum();
         if header.as_ustar().is_none() && header.as_gnu().is_none() || header.cksum().ok() != Some(sum) {
             return Err(Malformed("a header is damaged".into()).into());
         }

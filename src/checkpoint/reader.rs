@@ -40,7 +40,8 @@ pub fn extract<'a>(
     min_free: u64,
     progress: &'a mut Progress<'a>,
 ) -> Result<(), Error> {
-    rustix::fs::mkdir(staging, rustix::fs::Mode::RWXU).map_err(|errno| host("make the staging folder")(errno.into()))?;
+    rustix::fs::mkdir(staging, rustix::fs::Mode::RWXU)
+        .map_err(|errno| host("make the staging folder")(errno.into()))?;
     let result = fill(archive, expected, staging, min_free, progress);
     if result.is_err()
         && let Err(error) = remove_tree(staging)

@@ -112,7 +112,9 @@ impl Walk {
         let fd = match rustix::fs::openat(self.dir(), self.name(), DIRECTORY, Mode::empty()) {
             Err(Errno::ACCESS) => {
                 let mode = Mode::from_raw_mode(0o700);
-                with_mode(self.dir(), self.name(), mode, || rustix::fs::openat(self.dir(), self.name(), DIRECTORY, Mode::empty()))?
+                with_mode(self.dir(), self.name(), mode, || {
+                    rustix::fs::openat(self.dir(), self.name(), DIRECTORY, Mode::empty())
+                })?
             }
             other => other?,
         };
@@ -159,7 +161,8 @@ impl Walk {
         }
         let Some(parent) = self.levels.last_mut() else { return Ok(None) };
         if parent.fd.is_none() {
-            let above = done.fd.as_ref().map(|fd| rustix::fs::openat(fd, c"..", DIRECTORY, Mode::empty())).transpose()?;
+            let above =
+                done.fd.as_ref().map(|fd| rustix::fs::openat(fd, c"..", DIRECTORY, Mode::empty())).transpose()?;
             let stat = above.as_ref().map(rustix::fs::fstat).transpose()?;
             if stat.is_none_or(|stat| (stat.st_dev, stat.st_ino) != parent.id) {
                 return Err(io::Error::other("a directory was moved during the walk"));
@@ -193,7 +196,8 @@ pub(super) fn with_mode<T>(
 ) -> io::Result<T> {
     let fd = rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() || FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+    if stat.st_uid != rustix::process::geteuid().as_raw() || FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+    {
         return Err(Errno::ACCESS.into());
     }
     let mode = Mode::from_raw_mode(stat.st_mode);

@@ -67,12 +67,7 @@ pub struct Summary {
 }
 
 /// Archives the tree below `root` into `out`, which must be empty, and returns once all of it is on disk.
-pub fn write<'a>(
-    root: &Path,
-    out: &File,
-    options: Options,
-    progress: &'a mut Progress<'a>,
-) -> Result<Summary, Error> {
+pub fn write<'a>(root: &Path, out: &File, options: Options, progress: &'a mut Progress<'a>) -> Result<Summary, Error> {
     let meter = Meter::new(progress).keep_free(out, options.min_free).map_err(host("dup"))?;
     let (flush, flushes) = sync_channel(1);
     let sink = Sink { file: out, hash: Sha256::new(), written: 0, flushed: 0, max: options.max_bytes, flush };

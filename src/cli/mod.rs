@@ -1,14 +1,20 @@
 //! The command line: parse, dispatch, and operator commands, which are API clients like any other.
 
+pub mod client;
+pub mod demo;
+pub mod exec;
 mod local;
 pub mod log;
+pub mod throwaway;
+
+use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, Command};
 
 use crate::runner::settings;
 
 /// Exit code for a command line or setting that cannot be used.
-const USAGE: i32 = 2;
+const USAGE: u8 = 2;
 
 fn command() -> Command {
     let state = || {
@@ -72,7 +78,7 @@ fn command() -> Command {
 }
 
 /// Runs the command line and returns the exit code.
-pub fn main() -> i32 {
+pub fn main() -> ExitCode {
     let matches = command().get_matches();
     let outcome = match matches.subcommand() {
         Some(("agent", _)) => crate::agent::main().map_err(|error| format!("the agent failed: {error}")),
@@ -80,18 +86,29 @@ pub fn main() -> i32 {
             Ok(settings) => crate::runner::main(settings),
             Err(error) => {
                 eprintln!("fountain: {error}");
-                return USAGE;
+                return ExitCode::from(USAGE);
             }
         },
+        Some(("demo", _)) => return demo(),
         Some(("token", args)) => local::token(args),
         Some(("stop", args)) => local::stop(args),
         _ => Err("there is no such command".into()),
     };
     match outcome {
-        Ok(()) => 0,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("fountain: {error}");
-            1
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo() -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(demo::run()),
+        Err(error) => {
+            eprintln!("fountain: {error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::settings::Settings;
+use crate::checkpoint::{self, Catalog};
 use crate::sandbox::Plan;
 use crate::sprite::{Sprite, leftovers};
 use crate::store::files;
@@ -95,7 +96,9 @@ impl Host {
                 let dir = entry.path();
                 match Record::read(&dir) {
                     Ok(record) => {
-                        crate::checkpoint::recover(&dir);
+                        if let Err(error) = self.catalog(&dir).recover() {
+                            tracing::error!(%error, detail = error.detail(), "a sprite's checkpoints need attention");
+                        }
                         let key = (record.org.clone(), record.name.clone());
                         table.insert(key, Sprite::adopt(self.clone(), dir, record));
                     }
@@ -203,6 +206,16 @@ impl Host {
     /// The environment entry by which a sprite's processes are found.
     pub fn marker(&self, id: &str) -> String {
         format!("FOUNTAIN_RUNNER_SPRITE={id}")
+    }
+
+    /// The checkpoints of the sprite in this folder.
+    pub fn catalog(&self, dir: &Path) -> Catalog {
+        let limits = checkpoint::Limits {
+            count: self.settings.checkpoints_max,
+            bytes: self.settings.checkpoint_bytes_max.unwrap_or(u64::MAX),
+            min_free: self.disk_floor(),
+        };
+        Catalog::new(dir.join("checkpoints"), dir.join("disk"), limits)
     }
 
     /// Free bytes that must stay on the state folder's disk.

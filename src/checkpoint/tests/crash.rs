@@ -163,7 +163,9 @@ fn an_undo_killed_at_any_step_leaves_the_old_tree_or_the_new_one() {
 #[test]
 fn a_file_system_that_cannot_exchange_two_names_is_as_safe() {
     for (id, new) in [("v1", "one"), ("auto-1", "three")] {
-        for place in ["restore: disk put aside", "restore: exchanged", "restore: old tree kept", "restore: no such place"] {
+        for place in
+            ["restore: disk put aside", "restore: exchanged", "restore: old tree kept", "restore: no such place"]
+        {
             killed_restore(id, new, &format!("restore: no exchange,{place}"), None);
         }
     }
@@ -171,7 +173,12 @@ fn a_file_system_that_cannot_exchange_two_names_is_as_safe() {
 
 #[test]
 fn a_recovery_that_is_killed_too_can_be_done_again() {
-    for also in ["restore: older tree put away", "restore: old tree kept", "restore: kept tree listed", "restore: state written"] {
+    for also in [
+        "restore: older tree put away",
+        "restore: old tree kept",
+        "restore: kept tree listed",
+        "restore: state written",
+    ] {
         killed_restore("v1", "one", "restore: exchanged", Some(also));
         killed_restore("auto-1", "three", "restore: exchanged", Some(also));
         killed_restore("v1", "one", "restore: no exchange,restore: disk put aside", Some(also));

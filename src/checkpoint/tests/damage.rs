@@ -141,11 +141,8 @@ fn a_full_disk_is_a_clear_error_and_leaves_nothing() {
 
     // The same, noticed only by the kernel.
     let manifest = catalog.get("v2").unwrap().manifest;
-    let expected = Expected {
-        archive_bytes: manifest.archive_bytes,
-        sha256: &manifest.sha256,
-        data_bytes: manifest.data_bytes,
-    };
+    let expected =
+        Expected { archive_bytes: manifest.archive_bytes, sha256: &manifest.sha256, data_bytes: manifest.data_bytes };
     let archive = File::open(catalog.archive("v2")).unwrap();
     let error = extract(&archive, expected, &root.join("staging"), 0, &mut quiet()).unwrap_err();
     assert_eq!(error.code(), "disk_low", "{error:?}");

@@ -79,10 +79,8 @@ fn a_hand_made_archive_of_harmless_entries_is_restored() {
 
 #[test]
 fn hostile_archives_are_refused_as_a_whole() {
-    let overlapping = Kind::File {
-        size: 100,
-        sparse: Some(vec![Segment { offset: 0, len: 3 }, Segment { offset: 2, len: 1 }]),
-    };
+    let overlapping =
+        Kind::File { size: 100, sparse: Some(vec![Segment { offset: 0, len: 3 }, Segment { offset: 2, len: 1 }]) };
     let beyond = Kind::File { size: 3, sparse: Some(vec![Segment { offset: 1 << 40, len: 4 }]) };
     let mut nul = Vec::new();
     pax::push_record(&mut nul, b"path", b"a\0b");
@@ -125,11 +123,14 @@ fn hostile_archives_are_refused_as_a_whole() {
         ("a global header", vec![patched(file("f"), 156, b"g")]),
         ("an old long name", vec![patched(file("f"), 156, b"L")]),
         ("an old sparse file", vec![patched(file("f"), 156, b"S")]),
-        ("a header that is damaged", vec![{
-            let mut damaged = file("f");
-            damaged[0] = b'g';
-            damaged
-        }]),
+        (
+            "a header that is damaged",
+            vec![{
+                let mut damaged = file("f");
+                damaged[0] = b'g';
+                damaged
+            }],
+        ),
         ("a size beyond the end", vec![patched(file("f"), 124, b"00000007777\0")]),
         ("a zero block inside", vec![directory("."), vec![0; 512], file("f")]),
         ("entries after the end", vec![file("f"), END.to_vec(), vec![1; 2 << 20]]),

@@ -32,7 +32,25 @@ fn an_id_may_be_written_in_three_ways_and_nothing_else_is_looked_up() {
     for id in ["v1", "1", "checkpoints/v1", "checkpoints/1"] {
         assert_eq!(catalog.get(id).unwrap().manifest.id, "v1", "{id}");
     }
-    for id in ["", "v", "v2", "v01", "V1", "+1", "-1", "../v1", "state", "lock", "auto-1", "auto-", "vv1", "v1.json", "checkpoints/checkpoints/v1", "Current", "v99999999999999999999"] {
+    for id in [
+        "",
+        "v",
+        "v2",
+        "v01",
+        "V1",
+        "+1",
+        "-1",
+        "../v1",
+        "state",
+        "lock",
+        "auto-1",
+        "auto-",
+        "vv1",
+        "v1.json",
+        "checkpoints/checkpoints/v1",
+        "Current",
+        "v99999999999999999999",
+    ] {
         assert_eq!(catalog.get(id).unwrap_err().code(), "checkpoint_not_found", "{id}");
         assert_eq!(catalog.delete(id).unwrap_err().code(), "checkpoint_not_found", "{id}");
         assert_eq!(swap_to(&catalog, id).unwrap_err().code(), "checkpoint_not_found", "{id}");

@@ -26,11 +26,8 @@ fn archive(tree: &Path, to: &Path) -> Summary {
 
 /// Extracts an archive that [`archive`] wrote.
 fn restore(from: &Path, summary: &Summary, staging: &Path) -> Result<(), Error> {
-    let expected = Expected {
-        archive_bytes: summary.archive_bytes,
-        sha256: &summary.sha256,
-        data_bytes: summary.data_bytes,
-    };
+    let expected =
+        Expected { archive_bytes: summary.archive_bytes, sha256: &summary.sha256, data_bytes: summary.data_bytes };
     extract(&File::open(from).unwrap(), expected, staging, 0, &mut quiet())
 }
 

@@ -122,7 +122,9 @@ fn attributes(dir: &Path) {
     // user::rw- user:1234:r-- group::r-- mask::r-- other::r--
     let mut acl = vec![2, 0, 0, 0];
     let undefined = u32::MAX;
-    for (tag, perm, id) in [(1u16, 6u16, undefined), (2, 4, 1234), (4, 4, undefined), (16, 4, undefined), (32, 4, undefined)] {
+    for (tag, perm, id) in
+        [(1u16, 6u16, undefined), (2, 4, 1234), (4, 4, undefined), (16, 4, undefined), (32, 4, undefined)]
+    {
         acl.extend_from_slice(&tag.to_le_bytes());
         acl.extend_from_slice(&perm.to_le_bytes());
         acl.extend_from_slice(&id.to_le_bytes());

@@ -140,7 +140,9 @@ proptest! {
 
 #[test]
 fn times_before_1970_are_written_as_gnu_tar_reads_them() {
-    for (secs, nanos, text) in [(-1, 500_000_000, "-0.500000000"), (-2, 250_000_000, "-1.750000000"), (-3, 0, "-3"), (4, 1, "4.000000001")] {
+    for (secs, nanos, text) in
+        [(-1, 500_000_000, "-0.500000000"), (-2, 250_000_000, "-1.750000000"), (-3, 0, "-3"), (4, 1, "4.000000001")]
+    {
         assert_eq!(Time { secs, nanos }.to_pax(), text);
     }
     assert_eq!(Time::from_pax(b"-0.5"), Ok(Time { secs: -1, nanos: 500_000_000 }));
@@ -155,7 +157,10 @@ fn the_header_of_a_file_is_plain_ustar() {
     let kind = Kind::File { size: 5, sparse: None };
     let mtime = Time { secs: 1, nanos: 0 };
     let mut bytes = Vec::new();
-    plan::encode(&Entry { path: b"a/b".to_vec(), kind, mode: 0o4755, uid: 1000, gid: 7, mtime, xattrs: vec![] }, &mut bytes);
+    plan::encode(
+        &Entry { path: b"a/b".to_vec(), kind, mode: 0o4755, uid: 1000, gid: 7, mtime, xattrs: vec![] },
+        &mut bytes,
+    );
     assert_eq!(bytes.len(), 512);
     assert_eq!(&bytes[..4], b"a/b\0");
     assert_eq!(&bytes[100..108], b"0004755\0");
