@@ -83,6 +83,8 @@ async fn send(sprite: &Sprite, path: PathAndQuery, mut request: Request, upgrade
     // A handshake and a list are answered at once by an agent that is well; the rest may take as long as it takes.
     let quick =
         upgrade || (path.path().starts_with("/exec") && matches!(*request.method(), Method::GET | Method::HEAD));
+    // A command that was sent once may have run: only lists and attaches are asked for again.
+    let repeatable = quick && (!upgrade || path.path().starts_with("/exec/"));
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     let headers = passing(parts.headers, upgrade);
@@ -100,7 +102,6 @@ async fn send(sprite: &Sprite, path: PathAndQuery, mut request: Request, upgrade
         let gone = match timeout_at(deadline, link.connect()).await.map_err(|_| waking())? {
             Err(error) => error,
             Ok(connection) => {
-                // What has been sent once may have been done: only requests without a body are sent again.
                 let request = inner(if quick { Body::empty() } else { body.take().unwrap_or_default() });
                 let asked = connection.send(request);
                 let answered = match quick {
@@ -109,7 +110,7 @@ async fn send(sprite: &Sprite, path: PathAndQuery, mut request: Request, upgrade
                 };
                 match answered {
                     Ok(response) => return Ok(answer(response, client)),
-                    Err(error) if quick => error,
+                    Err(error) if repeatable => error,
                     Err(error) => return Err(agent_gone(error)),
                 }
             }
