@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use fountain::cli::client::Client;
-use fountain::cli::throwaway::Throwaway;
+use fountain::cli::throwaway::{Throwaway, stop_signals};
 use http::Method;
 use report::Report;
 use serde_json::json;
@@ -98,9 +98,13 @@ fn main() -> ExitCode {
 
 async fn measure(run: Run) -> ExitCode {
     let mut report = Report::default();
-    let outcome = tokio::select! {
-        outcome = sections(&run, &mut report) => outcome,
-        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    // Dropping a section drops its runner, which ends every process of it and removes its folder.
+    let outcome = match stop_signals() {
+        Ok(stopped) => tokio::select! {
+            outcome = sections(&run, &mut report) => outcome,
+            () = stopped => Err("interrupted".into()),
+        },
+        Err(error) => Err(error.into()),
     };
     report.print(run.percent);
     match outcome {

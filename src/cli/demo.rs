@@ -14,11 +14,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, ClientError, encode};
 use super::exec::{Command, Event, Exec, Output};
-use super::throwaway::{Throwaway, ThrowawayError, tail};
+use super::throwaway::{Throwaway, ThrowawayError, stop_signals, tail};
 use screen::Screen;
 
 /// The whole walk takes a few seconds; a minute means that something hangs.
@@ -107,22 +106,6 @@ pub async fn run(binary: PathBuf) -> ExitCode {
         Err(Trouble::Interrupted) => ExitCode::from(130),
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-/// Ctrl-C, SIGTERM and the loss of the terminal, caught from here on.
-fn stop_signals() -> std::io::Result<impl Future<Output = ()>> {
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let [mut interrupt, mut terminate, mut hangup] = match kinds.map(signal) {
-        [Ok(interrupt), Ok(terminate), Ok(hangup)] => [interrupt, terminate, hangup],
-        [Err(error), ..] | [_, Err(error), _] | [.., Err(error)] => return Err(error),
-    };
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
 }
 
 async fn walk(screen: &mut Screen, host: &mut Throwaway) -> Result<(), Trouble> {

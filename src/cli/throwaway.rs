@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe::Receiver;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{Client, ClientError};
 
@@ -239,6 +240,22 @@ impl Drop for Throwaway {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// Ctrl-C, SIGTERM and the loss of the terminal, caught from here on.
+pub fn stop_signals() -> std::io::Result<impl Future<Output = ()>> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [mut interrupt, mut terminate, mut hangup] = match kinds.map(signal) {
+        [Ok(interrupt), Ok(terminate), Ok(hangup)] => [interrupt, terminate, hangup],
+        [Err(error), ..] | [_, Err(error), _] | [.., Err(error)] => return Err(error),
+    };
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
 }
 
 /// Waits for a child without blocking the runtime; `None` when it is still there at the deadline.
