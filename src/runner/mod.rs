@@ -14,6 +14,7 @@ mod policy;
 mod router;
 pub mod settings;
 mod sprites;
+mod unread;
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
