@@ -293,7 +293,9 @@ async fn ctrl_c_says_what_keeps_running() {
     let process = Pidfd::alive(socket.number().await);
     let status = runner.interrupt();
     assert!(status.success(), "{status:?}");
-    let said = until("the farewell", || async { runner.output().split_once("fountain runner stopped").map(|(_, s)| s.to_owned()) });
+    let said = until("the farewell", || async {
+        runner.output().split_once("fountain runner stopped").map(|(_, s)| s.to_owned())
+    });
     let said = said.await;
     assert!(said.contains("1 sprites with 1 sessions keep running"), "says what runs on: {said:?}");
     assert!(said.contains("fountain stop --all"), "says how to end the rest: {said:?}");

@@ -122,7 +122,8 @@ pub fn mentioning(path: &Path) -> Vec<(i32, String)> {
         let link = |name: &str| fs::read_link(dir.join(name)).unwrap_or_default().into_os_string().into_encoded_bytes();
         let places = [read("cmdline"), read("environ"), link("cwd"), link("root")];
         let files = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-        let mut files = files.map(|f| fs::read_link(f.path()).unwrap_or_default().into_os_string().into_encoded_bytes());
+        let mut files =
+            files.map(|f| fs::read_link(f.path()).unwrap_or_default().into_os_string().into_encoded_bytes());
         let named = places.iter().any(|place| contains(place, needle));
         if named || files.any(|file| contains(&file, needle) || sockets.contains(&file)) {
             found.push((pid, cmdline(pid).join(" ")));
