@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::durable::{self, PARTIAL, partial, suffixed};
+use super::durable::{self, is_leftover, partial, suffixed};
 use super::failpoint::point;
 use super::manifest::{Checkpoint, FORMAT, Health, Manifest, State, canonical_id, number};
 use super::walk::remove_tree;
 use super::{Error, Options, Progress, check_free, host, writer};
+use crate::store::files::write_atomic;
 
 /// Follows the number in an archive's name.
 const ARCHIVE: &str = ".tar.zst";
@@ -221,7 +222,7 @@ impl Catalog {
             }
             for name in names(&self.dir).map_err(host("list checkpoints"))? {
                 let orphan = name.strip_suffix(ARCHIVE).is_some_and(|id| !self.manifest(id).exists());
-                if name.ends_with(PARTIAL) || orphan {
+                if is_leftover(&name) || orphan {
                     durable::remove_file(&self.dir.join(&name)).map_err(host("remove a leftover"))?;
                     done.removed += 1;
                 }
@@ -311,7 +312,7 @@ impl Catalog {
     }
 
     pub(super) fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
-        durable::write(&self.manifest(&manifest.id), &serde_json::to_vec_pretty(manifest)?)
+        write_atomic(&self.manifest(&manifest.id), &serde_json::to_vec_pretty(manifest)?)
     }
 
     fn stored_state(&self) -> Option<State> {
@@ -336,7 +337,7 @@ impl Catalog {
     }
 
     pub(super) fn write_state(&self, state: &State) -> io::Result<()> {
-        durable::write(&self.dir.join(STATE), &serde_json::to_vec_pretty(state)?)
+        write_atomic(&self.dir.join(STATE), &serde_json::to_vec_pretty(state)?)
     }
 }
 

@@ -28,6 +28,7 @@ use super::failpoint::{forced, point};
 use super::manifest::{FORMAT, Health, Manifest, State, canonical_id};
 use super::walk::remove_tree;
 use super::{Catalog, Checkpoint, Error, Expected, Progress, check_free, host, reader};
+use crate::store::files::write_atomic;
 
 const INTENT: &str = "restore.json";
 
@@ -183,7 +184,7 @@ impl Catalog {
     }
 
     fn write_intent(&self, intent: &Intent) -> io::Result<()> {
-        durable::write(&self.intent(), &serde_json::to_vec_pretty(intent)?)
+        write_atomic(&self.intent(), &serde_json::to_vec_pretty(intent)?)
     }
 
     /// Ends a restore that an earlier call could not end, before the catalogue changes again.

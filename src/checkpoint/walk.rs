@@ -234,7 +234,7 @@ fn list(fd: &OwnedFd) -> io::Result<(Vec<u8>, Vec<(u32, FileType)>)> {
 }
 
 /// Removes a tree, whatever its depth and its modes, but never what is mounted in it. A tree that is not there is no
-/// error.
+/// error, and neither is somebody else who removes it at the same time.
 pub fn remove_tree(root: &Path) -> io::Result<()> {
     let mut walk = match Walk::new(root) {
         Ok(walk) => walk,
@@ -250,7 +250,7 @@ pub fn remove_tree(root: &Path) -> io::Result<()> {
     }
     while let Some(step) = walk.step()? {
         match step {
-            Step::Leave => rustix::fs::unlinkat(walk.dir(), walk.name(), AtFlags::REMOVEDIR)?,
+            Step::Leave => gone(rustix::fs::unlinkat(walk.dir(), walk.name(), AtFlags::REMOVEDIR))?,
             Step::Entry(file_type) => {
                 let directory = match file_type {
                     FileType::Unknown => {
@@ -260,10 +260,13 @@ pub fn remove_tree(root: &Path) -> io::Result<()> {
                     other => other == FileType::Directory,
                 };
                 if !directory {
-                    rustix::fs::unlinkat(walk.dir(), walk.name(), AtFlags::empty())?;
+                    gone(rustix::fs::unlinkat(walk.dir(), walk.name(), AtFlags::empty()))?;
                     continue;
                 }
-                let (fd, mut stat) = walk.open_dir()?;
+                let (fd, mut stat) = match walk.open_dir() {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    opened => opened?,
+                };
                 if Some(stat.st_dev) != walk.device() {
                     return Err(io::Error::other("another file system is mounted inside the tree"));
                 }
@@ -276,5 +279,13 @@ pub fn remove_tree(root: &Path) -> io::Result<()> {
         }
     }
     drop(walk);
-    Ok(rustix::fs::rmdir(root)?)
+    Ok(gone(rustix::fs::rmdir(root))?)
+}
+
+/// The result of a removal: what is gone already is gone.
+fn gone(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
 }
