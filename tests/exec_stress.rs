@@ -127,10 +127,10 @@ async fn slow_reader() {
     let mut slow = runner.exec("s", &Query::sh(&script).no_stdin()).await;
     slow.keep_output = false;
     let pid = loop {
-        if let Frame::Binary(bytes) = slow.next().await {
-            if bytes[0] == 2 {
-                break text(&bytes[1..]).trim().parse().unwrap();
-            }
+        if let Frame::Binary(bytes) = slow.next().await
+            && bytes[0] == 2
+        {
+            break text(&bytes[1..]).trim().parse().unwrap();
         }
     };
     let process = Pidfd::alive(pid);

@@ -97,7 +97,7 @@ async fn detach_list_attach() {
     owner.stdin("one\n").await;
     owner.until_stdout("one\n").await;
     owner.vanish();
-    assert_eq!(runner.session_ids("s").await, [id.clone()]);
+    assert_eq!(runner.session_ids("s").await, std::slice::from_ref(&id));
     let mut again = runner.attach("s", &id).await;
     assert_eq!(again.id().await, id);
     again.until_stdout("one\n").await;
@@ -128,7 +128,7 @@ async fn attach_forms_and_unknown_sessions() {
         let mut socket = Socket::open(&runner, &target, &[("user-agent", agent)]).await;
         assert_eq!(socket.id().await, id, "{target}");
         assert_eq!(socket.headers["x-sprite-capabilities"], "signal");
-        assert_eq!(runner.session_ids("s").await, [id.clone()], "{target} must start nothing");
+        assert_eq!(runner.session_ids("s").await, std::slice::from_ref(&id), "{target} must start nothing");
         socket.close().await;
     }
     for target in

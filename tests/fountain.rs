@@ -187,7 +187,7 @@ async fn a_conversation_in_order() {
     for _ in 0..3 {
         runner.get(&talk.path("")).await.expect(200);
     }
-    assert_eq!(talk.tagged().await, [id.clone()]);
+    assert_eq!(talk.tagged().await, std::slice::from_ref(&id));
     let mut socket = talk.open(&format!("/exec/{id}?stdin=true")).await;
     assert_eq!(socket.id().await, id);
     // Byte-skip arithmetic: per stream, as many bytes as are known already are dropped from the head of the replay.
@@ -212,7 +212,7 @@ async fn a_conversation_in_order() {
     stay.until_stdout("ready\n").await;
     let stay_id = stay.id().await;
     stay.vanish();
-    assert_eq!(runner.session_ids(NAME).await, [stay_id.clone()]);
+    assert_eq!(runner.session_ids(NAME).await, std::slice::from_ref(&stay_id));
     assert_eq!(talk.kill(&stay_id).await, 200);
     assert!(matches!(talk.kill(&stay_id).await, 200 | 404), "Fountain's second kill must succeed");
     assert_eq!(talk.bash("echo still here").await, (0, "still here\n".into()));

@@ -125,7 +125,7 @@ async fn zero_timeout_only_delivers() {
         socket.until_stdout("usr1\n").await;
     }
     assert!(!process.is_dead());
-    assert_eq!(runner.session_ids("s").await, [id.clone()]);
+    assert_eq!(runner.session_ids("s").await, std::slice::from_ref(&id));
     socket.stdin("x\n").await;
     socket.finish().await.expect(8);
 }
@@ -142,17 +142,19 @@ async fn refusals() {
     kill(&runner, &id, "", Some(json!({"signal": 3.5}))).await.expect(400);
     runner.call("POST", &format!("/v1/sprites/s/exec/{id}/kill")).body("{not json").send().await.expect(400);
     runner.call("GET", &format!("/v1/sprites/s/exec/{id}/kill")).send().await.expect(405);
-    assert_eq!(runner.session_ids("s").await, [id.clone()], "a refusal kills nobody");
+    assert_eq!(runner.session_ids("s").await, std::slice::from_ref(&id), "a refusal kills nobody");
     kill(&runner, &id, "?signal=KILL", None).await.expect(200);
     socket.finish().await.expect(137);
-    // Ended by itself: 410 within the grace.
+    // Ended by itself: within the grace a kill tells how, as a full answer (exec.md allows 410, Fountain does not).
     let (mut socket, id, _) = start(&runner, "read -r x").await;
     socket.eof().await;
     socket.finish().await.expect(1);
-    kill(&runner, &id, "", None).await.expect(410);
+    let late = kill(&runner, &id, "", None).await.expect(200);
+    assert_fountain_accepts(&late);
+    assert_eq!(late.lines().pop().unwrap()["exit_code"], 1);
 }
 
-/// Fountain kills twice and takes 404 or a whole answer for the second; Go also takes 410 (exec.md §9 row 12).
+/// Fountain kills twice and takes 404 or a whole answer for the second (fountain.md §4.8).
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_twice() {
     let runner = Runner::start();

@@ -33,6 +33,7 @@ async fn replay_is_the_original_frames() {
     runner.create("s").await;
     let mut owner = runner.exec("s", &adapter()).await;
     let id = owner.id().await;
+    owner.number().await;
     for round in 0..20 {
         turn(&mut owner, &format!("line {round}")).await;
     }
@@ -187,7 +188,8 @@ async fn finished_sessions_have_a_grace() {
         let again = runner.attach("s", &id).await.finish().await.expect(code);
         assert_eq!(again.output_frames(), original.output_frames());
         assert_eq!(again.info()["session_id"], id.as_str());
-        runner.call("POST", &format!("/v1/sprites/s/exec/{id}/kill")).send().await.expect(410);
+        let kill = runner.call("POST", &format!("/v1/sprites/s/exec/{id}/kill")).send().await.expect(200);
+        assert_eq!(kill.lines().pop().unwrap()["exit_code"], code, "a kill comes too late and tells the real end");
         ids.push(id);
     }
     // Ids rise and never come back.

@@ -153,10 +153,8 @@ async fn delete_and_create_in_turns() {
     for round in 0..10 {
         let sprite = runner.create("turn").await;
         assert!(ids.insert(sprite["id"].as_str().unwrap().to_owned()), "an id came back");
-        assert_eq!(
-            runner.run("turn", &Query::sh("ls -A; echo x > mine")).await.expect(0).out().contains("mine"),
-            false
-        );
+        let clean = runner.run("turn", &Query::sh("ls -A; echo x > mine")).await.expect(0);
+        assert!(!clean.out().contains("mine"), "{}", clean.out());
         assert_eq!(runner.get("/v1/sprites").await.json()["sprites"].as_array().unwrap().len(), 1, "round {round}");
         runner.delete("/v1/sprites/turn").await.expect(204);
         runner.get("/v1/sprites/turn").await.expect(404);

@@ -7,6 +7,7 @@
 pub mod fs;
 pub mod lease;
 pub mod pause;
+mod ports;
 pub mod processes;
 pub mod relay;
 pub mod routes;
@@ -174,6 +175,7 @@ async fn serve(config: Config, open_files: (u64, u64)) -> io::Result<()> {
             marker: config.marker.clone(),
             limits: session::journal::Limits { ceiling: config.journal_ceiling },
             grace: Duration::from_secs(config.grace_seconds),
+            arrivals: Arc::default(),
         },
         processes,
         lease.subscribe(),
@@ -184,6 +186,8 @@ async fn serve(config: Config, open_files: (u64, u64)) -> io::Result<()> {
     let mut stopped = stopping.subscribe();
     let agent = Arc::new(Agent { config, sessions, lease, pause: Arc::default(), stopping });
     let router = routes::router(agent.clone(), fs);
+
+    tokio::spawn(ports::watch(agent.sessions.clone()));
 
     // Whoever listened here before is dead: the runner made sure.
     let _ = std::fs::remove_file(&socket);

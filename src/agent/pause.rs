@@ -36,6 +36,11 @@ impl Default for Pause {
 pub struct Frozen(Arc<Pause>);
 
 impl Pause {
+    /// Whether everything stands still.
+    pub fn is_frozen(&self) -> bool {
+        *self.frozen.borrow()
+    }
+
     /// Waits until nothing is paused.
     pub async fn wait(&self) {
         // The sender is our own, so this cannot fail.

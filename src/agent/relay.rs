@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::agent::session::{Control, Cursor, Input, Next, Session};
 use crate::wire::frame::{self, InputMode};
@@ -27,6 +27,8 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(18);
 const DEAD_AFTER: Duration = Duration::from_secs(80);
 /// How long the client's answer to our Close is awaited. Closing earlier would reset the connection under the exit.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
+/// How long the last words of a client that has gone may take to come in; they are in the socket already, as a rule.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The sending half of a client.
 pub type Sender = SplitSink<WebSocket, Message>;
@@ -89,9 +91,17 @@ pub async fn relay(sender: &mut Sender, receiver: &mut Receiver, mut plan: Plan)
     let (notes, mut outbox) = mpsc::channel(4);
     let session = plan.session.clone();
     let input = read_input(receiver, &session, plan.input, plan.drop_stray_eof, plan.control, &heard, &notes);
+    tokio::pin!(input);
     let outcome = tokio::select! {
-        outcome = write_output(sender, &mut plan, &heard, &mut outbox) => outcome.unwrap_or(Outcome::Disconnected),
-        () = input => Outcome::Disconnected,
+        outcome = write_output(sender, &mut plan, &heard, &mut outbox) => match outcome {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                // The client has gone, and the write towards it knew first. What it sent before must still arrive.
+                let _ = timeout(LAST_WORDS, input).await;
+                Outcome::Disconnected
+            }
+        },
+        () = &mut input => Outcome::Disconnected,
     };
     drop(attachment);
     outcome
@@ -178,7 +188,12 @@ async fn write_output(
     heard: &Heard,
     outbox: &mut mpsc::Receiver<String>,
 ) -> Result<Outcome, axum::Error> {
-    sender.send(Message::text(session_info(plan))).await?;
+    let (open, mut news) = plan.session.port_news();
+    sender.feed(Message::text(session_info(plan))).await?;
+    for port in open {
+        sender.feed(Message::text(port)).await?;
+    }
+    sender.flush().await?;
     let tty = plan.session.header.tty;
     let mut next_ping = Instant::now() + PING_EVERY;
     let mut last_data = Instant::now();
@@ -190,6 +205,10 @@ async fn write_output(
                 continue;
             }
             next = plan.cursor.next() => next,
+            Ok(port) = news.recv() => {
+                sender.send(Message::text(port)).await?;
+                continue;
+            }
             () = sleep_until(next_ping) => {
                 if heard.elapsed() > DEAD_AFTER {
                     return Ok(Outcome::Disconnected);

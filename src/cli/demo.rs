@@ -49,25 +49,40 @@ enum Trouble {
     Interrupted,
 }
 
-/// Runs the demo of this very program.
-pub async fn run() -> ExitCode {
-    match std::env::current_exe() {
-        Ok(binary) => run_with(binary).await,
-        Err(error) => Screen::new().failed(format_args!("this program cannot find itself: {error}")),
-    }
+/// `fountain demo`: the exit code.
+pub fn main() -> ExitCode {
+    let (runtime, binary) = match (tokio::runtime::Runtime::new(), std::env::current_exe()) {
+        (Ok(runtime), Ok(binary)) => (runtime, binary),
+        (Err(error), _) | (_, Err(error)) => {
+            Screen::new().failed(error);
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(run(binary))
 }
 
 /// Runs the demo of a `fountain` binary to its end and tells how it went.
-pub async fn run_with(binary: PathBuf) -> ExitCode {
+pub async fn run(binary: PathBuf) -> ExitCode {
     let mut screen = Screen::new();
     screen.line("fountain demo: a runner of its own, a walk through the API, and nothing left behind");
+    // Caught before there is anything to clean up.
+    let stopped = match stop_signals() {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            screen.failed(error);
+            return ExitCode::FAILURE;
+        }
+    };
     let mut host = match Throwaway::new(binary, "demo") {
         Ok(host) => host,
-        Err(error) => return screen.failed(error),
+        Err(error) => {
+            screen.failed(error);
+            return ExitCode::FAILURE;
+        }
     };
     let walked = tokio::select! {
         walked = tokio::time::timeout(DEADLINE, walk(&mut screen, &mut host)) => walked.unwrap_or(Err(Trouble::TooSlow)),
-        () = told_to_stop() => Err(Trouble::Interrupted),
+        () = stopped => Err(Trouble::Interrupted),
     };
     if let Err(trouble) = &walked {
         screen.failed(trouble);
@@ -79,29 +94,35 @@ pub async fn run_with(binary: PathBuf) -> ExitCode {
     screen.step("Stop everything and remove the folder");
     screen.sent(&format!("$ fountain stop --all --state {}", host.state().display()));
     if let Err(error) = host.stop().await {
-        return screen.failed(error);
+        screen.failed(error);
+        return ExitCode::FAILURE;
     }
     screen.got("no process and no file is left");
     match walked {
-        Ok(()) => screen.finished(),
+        Ok(()) => {
+            screen.finished();
+            ExitCode::SUCCESS
+        }
+        // As a shell reports a program that Ctrl-C has ended.
         Err(Trouble::Interrupted) => ExitCode::from(130),
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Returns at Ctrl-C, at SIGTERM, or when the terminal goes away.
-async fn told_to_stop() {
-    let wait = |kind| async move {
-        match signal(kind) {
-            Ok(mut stream) => drop(stream.recv().await),
-            Err(_) => std::future::pending().await,
-        }
+/// Ctrl-C, SIGTERM and the loss of the terminal, caught from here on.
+fn stop_signals() -> std::io::Result<impl Future<Output = ()>> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [mut interrupt, mut terminate, mut hangup] = match kinds.map(signal) {
+        [Ok(interrupt), Ok(terminate), Ok(hangup)] => [interrupt, terminate, hangup],
+        [Err(error), ..] | [_, Err(error), _] | [.., Err(error)] => return Err(error),
     };
-    tokio::select! {
-        () = wait(SignalKind::interrupt()) => {}
-        () = wait(SignalKind::terminate()) => {}
-        () = wait(SignalKind::hangup()) => {}
-    }
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
 }
 
 async fn walk(screen: &mut Screen, host: &mut Throwaway) -> Result<(), Trouble> {

@@ -89,23 +89,13 @@ pub fn main() -> ExitCode {
                 return ExitCode::from(USAGE);
             }
         },
-        Some(("demo", _)) => return demo(),
+        Some(("demo", _)) => return demo::main(),
         Some(("token", args)) => local::token(args),
         Some(("stop", args)) => local::stop(args),
         _ => Err("there is no such command".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("fountain: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn demo() -> ExitCode {
-    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(demo::run()),
         Err(error) => {
             eprintln!("fountain: {error}");
             ExitCode::FAILURE

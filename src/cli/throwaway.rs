@@ -142,20 +142,20 @@ impl Throwaway {
     /// Ends the runner and every sprite in order, and removes the folder. What a failing step leaves is killed all the
     /// same; then the failure is reported.
     pub async fn stop(mut self) -> Result<(), ThrowawayError> {
-        let orderly = self.stop_all().await;
-        let killed = self.kill_9();
-        let left = self.survivors();
-        for &pid in &left {
-            // It may end by itself at this very moment.
-            let _ = kill_process(pid, Signal::KILL);
+        // One that is still starting cannot be asked yet; nothing is lost by a kill.
+        if self.url() == Some("") {
+            self.kill_9()?;
         }
+        // A runner that never got far enough to make its folder leaves nothing that could be stopped.
+        let orderly = if self.state().exists() { self.stop_all().await } else { Ok(()) };
+        let killed = self.kill_9();
+        let left = self.kill_survivors();
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let removed = remove(&self.folder).await;
         orderly.map_err(|error| ThrowawayError::NotStopped(format!("{error}\n{}", tail(&log))))?;
         killed?;
         if !left.is_empty() {
-            let pids: Vec<_> = left.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
-            let text = format!("stop --all left processes behind (killed now): {}", pids.join(" "));
+            let text = format!("stop --all left processes behind (killed now): {}", left.join(", "));
             return Err(ThrowawayError::NotStopped(text));
         }
         removed.map_err(|error| ThrowawayError::System("the temporary folder cannot be removed", error))
@@ -191,21 +191,41 @@ impl Throwaway {
                 command.env_remove(name);
             }
         }
+        command.env("FOUNTAIN_RUNNER_CONFIG", "/dev/null");
         command
     }
 
-    /// Processes that carry the folder's name in their arguments or environment.
+    /// Kills what is left; the numbers and names of it.
+    fn kill_survivors(&self) -> Vec<String> {
+        let kill = |pid: Pid| {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+            // It may end by itself at this very moment.
+            let _ = kill_process(pid, Signal::KILL);
+            format!("{} {}", pid.as_raw_nonzero(), name.trim())
+        };
+        self.survivors().into_iter().map(kill).collect()
+    }
+
+    /// Processes that carry the folder's name in their arguments or environment, work in it or hold a file in it. An
+    /// agent is seen by its log: it has no arguments and no environment.
     fn survivors(&self) -> Vec<Pid> {
         let needle = self.folder.as_os_str().as_encoded_bytes();
-        let mentions = |pid: &str, file: &str| {
-            let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            text.windows(needle.len()).any(|window| window == needle)
+        let mentions = |file: PathBuf| {
+            std::fs::read(file).unwrap_or_default().windows(needle.len()).any(|window| window == needle)
         };
-        let names = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let pids = names.filter_map(|name| name.to_str().filter(|name| name.parse::<i32>().is_ok()).map(str::to_owned));
-        let own = std::process::id().to_string();
-        pids.filter(|pid| *pid != own && (mentions(pid, "cmdline") || mentions(pid, "environ")))
-            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        let inside = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(&self.folder));
+        let ours = |process: &Path| {
+            let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            mentions(process.join("cmdline"))
+                || mentions(process.join("environ"))
+                || inside(process.join("cwd"))
+                || files.map(|file| file.path()).any(inside)
+        };
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbered = processes.filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.parse().ok()?)));
+        numbered
+            .filter(|(path, pid)| *pid != std::process::id().cast_signed() && ours(path))
+            .filter_map(|(_, pid)| Pid::from_raw(pid))
             .collect()
     }
 }
@@ -215,9 +235,7 @@ impl Drop for Throwaway {
     fn drop(&mut self) {
         let _ = self.kill_9();
         if self.folder.exists() {
-            for pid in self.survivors() {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            self.kill_survivors();
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }

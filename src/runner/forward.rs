@@ -12,13 +12,13 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy_buf, split};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::auth::Org;
 use super::host::Host;
@@ -38,6 +38,9 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The pause between two chunks of `POST /exec`: the JS SDK takes what one read gives for one frame (wire/exec.md §6).
 const CHUNK_GAP: Duration = Duration::from_millis(5);
 
+/// The pause before an agent that is gone is asked for again.
+const RETRY: Duration = Duration::from_millis(20);
+
 /// Headers of one hop only, which never pass.
 const HOP: [HeaderName; 5] =
     [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE, header::TRAILER];
@@ -50,7 +53,7 @@ pub async fn forward(State(host): State<Arc<Host>>, Org(org): Org, request: Requ
     // A list of sessions is not worth waking anybody for: a sleeping sprite has none (DESIGN.md §11).
     if path.path() == "/exec"
         && !upgrade
-        && matches!(request.method().as_str(), "GET" | "HEAD")
+        && matches!(*request.method(), Method::GET | Method::HEAD)
         && sprite.link().is_none()
     {
         return Ok(axum::Json(serde_json::json!({"count": 0, "sessions": []})).into_response());
@@ -76,24 +79,62 @@ fn split_path(uri: &Uri) -> Option<(String, PathAndQuery)> {
 
 async fn send(sprite: &Sprite, path: PathAndQuery, mut request: Request, upgrade: bool) -> Result<Response, ApiError> {
     let patience = if upgrade { WAKE_FOR_UPGRADE } else { WAKE };
-    let slow = || ApiError::unavailable("sprite_waking", "the sprite is still waking; try again in a moment");
     let deadline = Instant::now() + patience;
-    let mut link = timeout(patience, sprite.wake()).await.map_err(|_| slow())??;
-    if !link.is_alive() {
-        link = tokio::time::timeout_at(deadline, sprite.wake_again()).await.map_err(|_| slow())??;
-    }
-
+    // A handshake and a list are answered at once by an agent that is well; the rest may take as long as it takes.
+    let quick =
+        upgrade || (path.path().starts_with("/exec") && matches!(*request.method(), Method::GET | Method::HEAD));
+    // A command that was sent once may have run: only lists and attaches are asked for again.
+    let repeatable = quick && (!upgrade || path.path().starts_with("/exec/"));
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
-    let mut inner = http::Request::new(body);
-    *inner.method_mut() = parts.method;
-    *inner.uri_mut() = Uri::from(path);
-    *inner.headers_mut() = passing(parts.headers, upgrade);
-    let response = link.request(inner).await.map_err(|error| {
-        ApiError::unavailable("agent_gone", "the sprite's agent ended while it was asked; try again in a moment")
-            .detail(error)
-    })?;
-    Ok(answer(response, client))
+    let headers = passing(parts.headers, upgrade);
+    let uri = Uri::from(path);
+    let inner = |body: Body| {
+        let mut inner = http::Request::new(body);
+        *inner.method_mut() = parts.method.clone();
+        *inner.uri_mut() = uri.clone();
+        *inner.headers_mut() = headers.clone();
+        inner
+    };
+    let mut body = Some(body);
+    let mut link = timeout_at(deadline, sprite.wake()).await.map_err(|_| waking())??;
+    loop {
+        let gone = match timeout_at(deadline, link.connect()).await.map_err(|_| waking())? {
+            Err(error) => error,
+            Ok(connection) => {
+                let request = inner(if quick { Body::empty() } else { body.take().unwrap_or_default() });
+                let asked = connection.send(request);
+                let answered = match quick {
+                    true => timeout_at(deadline, asked).await.map_err(|_| slow())?,
+                    false => asked.await,
+                };
+                match answered {
+                    Ok(response) => return Ok(answer(response, client)),
+                    Err(error) if repeatable => error,
+                    Err(error) => return Err(agent_gone(error)),
+                }
+            }
+        };
+        // The agent is dead or about to be: its successor answers.
+        if Instant::now() + RETRY > deadline {
+            return Err(agent_gone(gone));
+        }
+        sleep(RETRY).await;
+        link = timeout_at(deadline, sprite.wake_again()).await.map_err(|_| waking())??;
+    }
+}
+
+fn waking() -> ApiError {
+    ApiError::unavailable("sprite_waking", "the sprite is still waking; try again in a moment")
+}
+
+fn slow() -> ApiError {
+    ApiError::unavailable("agent_slow", "the sprite's agent does not answer; try again in a moment")
+}
+
+fn agent_gone(error: std::io::Error) -> ApiError {
+    ApiError::unavailable("agent_gone", "the sprite's agent ended while it was asked; try again in a moment")
+        .detail(error)
 }
 
 /// The headers that go on, in either direction.

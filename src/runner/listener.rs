@@ -3,14 +3,19 @@
 //! hyper answers what it cannot parse by itself, with an empty body. `Explained` turns those into JSON on their way
 //! out, since every error is JSON here (DESIGN.md §10).
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::body::Body;
+use bytes::Bytes;
+use http::StatusCode;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -28,8 +33,9 @@ use crate::wire::error::ApiError;
 
 /// Connections at a time. Each costs two descriptors while it is forwarded.
 const MAX_CONNECTIONS: usize = 8192;
-/// How long a client may take for its request's head.
-const HEAD: Duration = Duration::from_secs(30);
+/// How long a client may take for its request's head. It also ends idle connections, so it is longer than the time for
+/// which any client keeps one: a request never meets a connection that is just being closed.
+const HEAD: Duration = Duration::from_secs(120);
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The pause after an accept that failed, for want of descriptors as a rule.
@@ -102,16 +108,87 @@ fn is_trusted(uid: u32) -> bool {
 }
 
 async fn connection(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, router: Router) {
-    let service = router
-        .map_request(|request: http::Request<hyper::body::Incoming>| -> Request { request.map(axum::body::Body::new) });
+    let turn = Arc::new(Turn::default());
+    let turns = turn.clone();
+    let service = tower::service_fn(move |request: http::Request<Incoming>| {
+        turns.set(BUSY);
+        let (answer, turn) = (router.clone().oneshot(request.map(Body::new)), turns.clone());
+        async move {
+            let response = answer.await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                turn.set(UPGRADED);
+            }
+            Ok::<_, Infallible>(response.map(|body| Watched { body, turn }))
+        }
+    });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .serve_connection(TokioIo::new(Explained::new(stream)), TowerToHyperService::new(service))
+        .serve_connection(TokioIo::new(Explained { stream, answer: None, turn }), TowerToHyperService::new(service))
         .with_upgrades()
         .await;
     if let Err(error) = served {
         tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+/// Whose turn it is on a connection. What hyper writes while nobody else answers is its own.
+#[derive(Default)]
+struct Turn(AtomicU8);
+
+/// No request is being answered.
+const IDLE: u8 = 0;
+/// One is.
+const BUSY: u8 = 1;
+/// Its body has been given to hyper; the next flush puts the last of it on the wire.
+const ENDING: u8 = 2;
+/// The connection is no longer HTTP.
+const UPGRADED: u8 = 3;
+
+impl Turn {
+    fn set(&self, state: u8) {
+        self.0.store(state, Ordering::Release);
+    }
+
+    fn moves(&self, from: u8, to: u8) {
+        // A state that is not `from` stays as it is.
+        let _ = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Acquire) == IDLE
+    }
+}
+
+/// A body that says when hyper is done with it.
+struct Watched {
+    body: Body,
+    turn: Arc<Turn>,
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.turn.moves(BUSY, ENDING);
     }
 }
 
@@ -120,12 +197,7 @@ struct Explained<S> {
     stream: S,
     /// An answer that stands in for hyper's, and how much of it has been written.
     answer: Option<(Vec<u8>, usize)>,
-}
-
-impl<S> Explained<S> {
-    fn new(stream: S) -> Self {
-        Self { stream, answer: None }
-    }
+    turn: Arc<Turn>,
 }
 
 /// hyper's own refusals by the start of their head, and what is said instead.
@@ -170,7 +242,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Explained<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.answer.is_none() {
-            match explain(buf) {
+            match Some(buf).filter(|_| self.turn.is_idle()).and_then(explain) {
                 Some(answer) => self.answer = Some((answer, 0)),
                 None => return Pin::new(&mut self.stream).poll_write(cx, buf),
             }
@@ -208,7 +280,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.turn.moves(ENDING, IDLE);
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

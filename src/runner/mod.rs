@@ -91,7 +91,8 @@ pub fn stop_agents(state: std::path::PathBuf) -> Result<usize, String> {
                 ended += 1;
             }
         }
-        let _ = std::fs::remove_dir(&host.runtime);
+        // The lock is held and no agent is left: whatever a killed runner forgot here is nobody's.
+        let _ = std::fs::remove_dir_all(&host.runtime);
         Ok(ended)
     })
 }

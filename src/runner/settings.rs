@@ -372,6 +372,21 @@ mod tests {
         assert!(resolve(&matches(&["--tls-cert", "x"])).unwrap_err().contains("tls_key"));
     }
 
+    /// The README's table is this one. `UPDATE=1 cargo test readme` writes it.
+    #[test]
+    fn the_readme_has_every_setting() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (begin, end) = ("<!-- settings:begin -->\n", "<!-- settings:end -->");
+        let from = text.find(begin).unwrap() + begin.len();
+        let to = text.find(end).unwrap();
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(path, format!("{}{}{}", &text[..from], markdown(), &text[to..])).unwrap();
+            return;
+        }
+        assert_eq!(&text[from..to], markdown());
+    }
+
     #[test]
     fn sizes() {
         assert_eq!(size("16KiB"), Some(16384));

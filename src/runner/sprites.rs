@@ -263,10 +263,12 @@ pub async fn check(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let sprite = host.find(&org, &name)?;
+    // A vocabulary of its own: healthy, hibernated, unhealthy, error (wire/platform.md §6).
+    let health = if sprite.link().is_some() { "healthy" } else { "hibernated" };
     Ok(Json(json!({
         "sprite_name": name,
         "sprite_id": sprite.record().id,
-        "status": object::status(&sprite),
+        "status": health,
         "reason": null,
         "checked_at": now(),
         "elapsed": null,

@@ -60,20 +60,21 @@ impl Link {
         proc::is_alive(self.record.pid, self.record.start)
     }
 
-    /// Sends one request on a connection of its own. After an upgrade the connection belongs to the caller.
-    pub async fn request(&self, mut request: Request<Body>) -> io::Result<Response<Incoming>> {
+    /// Opens a connection for one request. An error means that nothing was asked.
+    pub async fn connect(&self) -> io::Result<Connection> {
         let stream = UnixStream::connect(&self.record.socket).await?;
-        let (mut sender, connection) =
+        let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "a connection to an agent ended");
             }
         });
-        let headers = request.headers_mut();
-        headers.insert(SECRET_HEADER, self.record.secret.parse().map_err(io::Error::other)?);
-        headers.insert(header::HOST, header::HeaderValue::from_static("agent"));
-        sender.send_request(request).await.map_err(io::Error::other)
+        Ok(Connection { sender, secret: self.record.secret.parse().map_err(io::Error::other)? })
+    }
+
+    async fn request(&self, request: Request<Body>) -> io::Result<Response<Incoming>> {
+        self.connect().await?.send(request).await
     }
 
     /// A request of the runner's own, without a body.
@@ -110,6 +111,22 @@ impl Link {
         let mut byte = [0; 64];
         while stream.read(&mut byte).await? > 0 {}
         Ok(())
+    }
+}
+
+/// A connection to an agent, for one request. After an upgrade it belongs to whoever asked.
+pub struct Connection {
+    sender: hyper::client::conn::http1::SendRequest<Body>,
+    secret: header::HeaderValue,
+}
+
+impl Connection {
+    /// Sends the request.
+    pub async fn send(mut self, mut request: Request<Body>) -> io::Result<Response<Incoming>> {
+        let headers = request.headers_mut();
+        headers.insert(SECRET_HEADER, self.secret.clone());
+        headers.insert(header::HOST, header::HeaderValue::from_static("agent"));
+        self.sender.send_request(request).await.map_err(io::Error::other)
     }
 }
 

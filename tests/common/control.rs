@@ -62,10 +62,12 @@ impl Control {
                 Err(envelope) => panic!("an unexpected {envelope}"),
             }
         };
-        let info = frames.iter().find(|f| matches!(f, Frame::Text(t) if t["type"] == "session_info"));
-        let Some(Frame::Text(info)) = info else { panic!("no session_info in {frames:?}") };
-        assert_eq!(frames.first(), Some(&Frame::Text(info.clone())), "session_info comes first");
-        let tty = info["tty"] == true;
+        // What was refused before it became a session is told on stderr, without a session_info.
+        let tty = match frames.first() {
+            Some(Frame::Text(info)) if info["type"] == "session_info" => info["tty"] == true,
+            Some(Frame::Binary(bytes)) if bytes[0] == 2 => false,
+            other => panic!("an operation that begins with {other:?}"),
+        };
         let code = u8::try_from(complete["exitCode"].as_i64().expect("args.exitCode")).unwrap();
         decoders::check_control(&frames, tty, &complete, code);
         Operation { frames, tty, complete }

@@ -8,8 +8,10 @@ use super::socket::{Frame, Transcript};
 /// What a decoder makes of a socket: a code, or an error as its client would report it.
 type Verdict = Result<i64, &'static str>;
 
+type Decoder = fn(&Transcript) -> Verdict;
+
 /// The clients on a direct socket. JS reads a TTY's code from the close code, as 0 or 1.
-const DIRECT: &[(&str, fn(&Transcript) -> Verdict)] = &[
+const DIRECT: &[(&str, Decoder)] = &[
     ("Go", go),
     ("Py", py),
     ("JS", js),
@@ -73,10 +75,10 @@ fn go(transcript: &Transcript) -> Verdict {
         if let Some(code) = text_exit(frame, "exit_code") {
             return Ok(code);
         }
-        if let (Frame::Binary(bytes), false) = (frame, transcript.tty) {
-            if let Some(code) = exit_first_byte(bytes) {
-                return Ok(code);
-            }
+        if let (Frame::Binary(bytes), false) = (frame, transcript.tty)
+            && let Some(code) = exit_first_byte(bytes)
+        {
+            return Ok(code);
         }
     }
     Err("connection closed")

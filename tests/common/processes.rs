@@ -1,5 +1,6 @@
 //! Eyes on `/proc`: who still lives, whose child it is, and a wait for its death that cannot be fooled by a reused pid.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -104,9 +105,11 @@ pub fn agent_of(pid: i32) -> i32 {
     panic!("no agent among the parents of {pid}");
 }
 
-/// Every living process whose arguments, environment, working folder or root mention `path`, but not this one.
+/// Every living process whose arguments, environment, working folder, root or open files mention `path`, or that holds
+/// a socket bound below it, but not this one.
 pub fn mentioning(path: &Path) -> Vec<(i32, String)> {
     let needle = path.as_os_str().as_encoded_bytes();
+    let sockets = sockets_below(path);
     let own = std::process::id() as i32;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -118,11 +121,23 @@ pub fn mentioning(path: &Path) -> Vec<(i32, String)> {
         let read = |name: &str| fs::read(dir.join(name)).unwrap_or_default();
         let link = |name: &str| fs::read_link(dir.join(name)).unwrap_or_default().into_os_string().into_encoded_bytes();
         let places = [read("cmdline"), read("environ"), link("cwd"), link("root")];
-        if places.iter().any(|place| contains(place, needle)) {
+        let files = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+        let mut files =
+            files.map(|f| fs::read_link(f.path()).unwrap_or_default().into_os_string().into_encoded_bytes());
+        let named = places.iter().any(|place| contains(place, needle));
+        if named || files.any(|file| contains(&file, needle) || sockets.contains(&file)) {
             found.push((pid, cmdline(pid).join(" ")));
         }
     }
     found
+}
+
+/// The unix sockets bound below `path`, as `/proc/<pid>/fd` names them.
+fn sockets_below(path: &Path) -> HashSet<Vec<u8>> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let bound = fields.filter(|f| f.get(7).is_some_and(|at| Path::new(at).starts_with(path)));
+    bound.map(|f| format!("socket:[{}]", f[6]).into_bytes()).collect()
 }
 
 /// Kills what a failed test left behind, process by process.

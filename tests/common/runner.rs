@@ -41,6 +41,8 @@ pub struct Runner {
     options: Options,
     child: Option<Child>,
     printed: Arc<Mutex<String>>,
+    /// The folder of its sockets, as its contact file names it.
+    sockets: PathBuf,
     pub addr: SocketAddr,
 }
 
@@ -55,7 +57,7 @@ impl Runner {
             fs::DirBuilder::new().mode(0o700).create(folder.path().join(name)).unwrap();
         }
         let addr = ([127, 0, 0, 1], 0).into();
-        let mut runner = Self { folder, options, child: None, printed: Arc::default(), addr };
+        let mut runner = Self { folder, options, child: None, printed: Arc::default(), sockets: PathBuf::new(), addr };
         runner.launch(0).unwrap_or_else(|why| panic!("{why}"));
         runner
     }
@@ -138,6 +140,9 @@ impl Runner {
             Ok(Ok(addr)) => {
                 self.addr = addr;
                 self.child = Some(child);
+                let contact = fs::read(self.state().join("runner.json")).unwrap();
+                let contact: serde_json::Value = serde_json::from_slice(&contact).unwrap();
+                self.sockets = Path::new(contact["socket"].as_str().unwrap()).parent().unwrap().to_owned();
                 Ok(())
             }
             answer => {
@@ -206,13 +211,13 @@ impl Runner {
     /// Demands that no process of this state folder lives.
     pub fn assert_nothing_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
-        let left: Vec<_> = processes::mentioning(self.folder.path())
+        let left: Vec<_> = [&self.sockets, self.folder.path()]
             .into_iter()
+            .flat_map(processes::mentioning)
             .filter(|(pid, _)| !Pidfd::open(*pid).dead_within(deadline.saturating_duration_since(Instant::now())))
             .collect();
         assert!(left.is_empty(), "left behind after fountain stop --all: {left:?}");
-        let sockets: Vec<_> = walk(&self.folder.path().join("run")).into_iter().filter(|p| !p.is_dir()).collect();
-        assert!(sockets.iter().all(|p| !p.ends_with("agent.sock")), "left in the runtime folder: {sockets:?}");
+        assert!(!self.sockets.exists(), "sockets left behind: {:?}", walk(&self.sockets));
     }
 }
 
@@ -225,8 +230,9 @@ impl Drop for Runner {
                 _ = child.wait();
             }
             // Agents may start things while they are being killed; twice is enough for those.
-            processes::kill_mentioning(self.folder.path());
-            processes::kill_mentioning(self.folder.path());
+            for place in [&self.sockets, self.folder.path(), self.folder.path()] {
+                processes::kill_mentioning(place);
+            }
             return;
         }
         self.stop_all();

@@ -314,11 +314,8 @@ impl Transcript {
 
     /// The exit text's code.
     pub fn code(&self) -> u8 {
-        let exits: Vec<_> = self
-            .frames
-            .iter()
-            .filter_map(|f| matches!(f, Frame::Text(t) if t["type"] == "exit").then_some(f))
-            .collect();
+        let is_exit = |frame: &&Frame| matches!(frame, Frame::Text(text) if text["type"] == "exit");
+        let exits: Vec<_> = self.frames.iter().filter(is_exit).collect();
         let [Frame::Text(exit)] = exits[..] else { panic!("exactly one exit text, not {exits:?}: {:?}", self.tail()) };
         assert_eq!(exit["exit_code"], exit["code"], "{exit}");
         u8::try_from(exit["exit_code"].as_u64().expect("a number")).unwrap()

@@ -26,20 +26,19 @@ const VERB: &str = "open";
 /// A sender that is silent for this long has gone.
 const STALL: Duration = Duration::from_secs(120);
 
-/// How much of a refused body is still taken. A client that has not finished sending would otherwise see a reset
-/// connection in the place of the error.
-const DRAIN: u64 = 64 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// How long a refused body is still taken after its answer. The connection would be reset otherwise, and clients that
+/// send all before they read, the runner in front of us among them, would see that in the place of the error.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// Names under which SDKs make a directory (wire/rest.md §2.9).
 const MARKERS: [&str; 2] = [".keep", ".mkdir_placeholder"];
 
 pub(super) async fn write(State(files): State<Files>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let mut upload = Upload { body, ahead: None, taken: 0, over: false };
+    let mut upload = Upload { body, ahead: None, over: false };
     let result = receive(&files, &parts, &mut upload).await;
     if result.is_err() {
-        upload.drain(&parts).await;
+        tokio::spawn(upload.linger());
     }
     result
 }
@@ -141,7 +140,6 @@ struct Upload {
     body: Body,
     /// A piece that was taken to see whether there is any.
     ahead: Option<Bytes>,
-    taken: u64,
     over: bool,
 }
 
@@ -173,7 +171,6 @@ impl Upload {
             if let Ok(piece) = data
                 && !piece.is_empty()
             {
-                self.taken += piece.len() as u64;
                 return Ok(Some(piece));
             }
         }
@@ -189,13 +186,9 @@ impl Upload {
         Ok(self.ahead.is_none())
     }
 
-    /// Takes the rest of a refused body, within bounds. A client that waits for `100 Continue` is not told to go on.
-    async fn drain(&mut self, parts: &Parts) {
-        if self.taken == 0 && parts.headers.contains_key(header::EXPECT) {
-            return;
-        }
-        let until = self.taken + DRAIN;
-        let rest = async { while self.taken < until && matches!(self.next().await, Ok(Some(_))) {} };
-        _ = tokio::time::timeout(DRAIN_TIME, rest).await;
+    /// Takes and forgets the rest of a refused body.
+    async fn linger(mut self) {
+        let rest = async { while let Ok(Some(_)) = self.next().await {} };
+        _ = tokio::time::timeout(LINGER, rest).await;
     }
 }

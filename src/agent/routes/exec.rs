@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::ws::WebSocket;
 use axum::extract::{FromRequestParts, Path, Request, State, WebSocketUpgrade};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
@@ -48,13 +49,18 @@ pub async fn list_or_start(State(agent): State<Arc<Agent>>, request: Request) ->
         ExecRequest::Start(command) => {
             let upgrade = upgrade(request).await?;
             let input = if command.tty { InputMode::Raw } else { InputMode::Framed };
-            let session = agent.start(command).await?;
-            Ok(serve(
-                &agent,
-                upgrade,
-                session,
-                Join { is_owner: true, input, framed: None, drop_stray_eof: false, replay: None },
-            ))
+            let join = Join { is_owner: true, input, framed: None, drop_stray_eof: false, replay: None };
+            if !agent.pause.is_frozen() {
+                let session = agent.start(command).await?;
+                return Ok(serve(&agent, upgrade, session, join));
+            }
+            // A checkpoint is being taken, which may take longer than a client waits for its handshake.
+            Ok(with_capabilities(upgrade.on_upgrade(move |socket| async move {
+                match agent.start(command).await {
+                    Ok(session) => run(socket, plan(&agent, session, join)).await,
+                    Err(error) => tracing::info!(%error, "a command could not be started after a pause"),
+                }
+            })))
         }
     }
 }
@@ -123,8 +129,18 @@ struct Join {
     replay: Option<u64>,
 }
 
-fn serve(agent: &Arc<Agent>, upgrade: WebSocketUpgrade, session: Arc<Session>, join: Join) -> Response {
-    let plan = Plan {
+fn serve(agent: &Agent, upgrade: WebSocketUpgrade, session: Arc<Session>, join: Join) -> Response {
+    // Counted from here on, so that the disconnect timer sees no gap between the start and the socket.
+    let (attachment, _) = session.attach();
+    let plan = plan(agent, session, join);
+    with_capabilities(upgrade.on_upgrade(move |socket| async move {
+        run(socket, plan).await;
+        drop(attachment);
+    }))
+}
+
+fn plan(agent: &Agent, session: Arc<Session>, join: Join) -> Plan {
+    Plan {
         cursor: session.journal.cursor(join.replay),
         is_owner: join.is_owner,
         input: join.input,
@@ -133,19 +149,15 @@ fn serve(agent: &Arc<Agent>, upgrade: WebSocketUpgrade, session: Arc<Session>, j
         control: false,
         exit_u32: agent.config.exit_u32,
         session,
-    };
-    // Counted from here on, so that the disconnect timer sees no gap between the start and the socket.
-    let (attachment, _) = plan.session.attach();
-    let response = upgrade.on_upgrade(move |socket| async move {
-        let (mut sender, mut receiver) = socket.split();
-        let tty = plan.session.header.tty;
-        let outcome = relay::relay(&mut sender, &mut receiver, plan).await;
-        drop(attachment);
-        if let Outcome::Finished(code) = outcome {
-            relay::close(sender, receiver, relay::close_code(tty, code)).await;
-        }
-    });
-    with_capabilities(response)
+    }
+}
+
+async fn run(socket: WebSocket, plan: Plan) {
+    let (mut sender, mut receiver) = socket.split();
+    let tty = plan.session.header.tty;
+    if let Outcome::Finished(code) = relay::relay(&mut sender, &mut receiver, plan).await {
+        relay::close(sender, receiver, relay::close_code(tty, code)).await;
+    }
 }
 
 /// The headers that say what a socket can do (wire/exec.md §1.4).

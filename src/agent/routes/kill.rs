@@ -37,8 +37,13 @@ pub async fn kill(
     request: Request,
 ) -> Result<Response, ApiError> {
     let query = Query::of(request.uri());
-    let body = to_bytes(request.into_body(), MAX_BODY).await.unwrap_or_default();
-    let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    // A body that cannot be read may have named another signal: better to kill nobody.
+    let unreadable = || ApiError::invalid("the body is not JSON; send signal and timeout in the query or in an object");
+    let body = to_bytes(request.into_body(), MAX_BODY).await.map_err(|_| unreadable())?;
+    let body: Value = match body.trim_ascii() {
+        [] => Value::Null,
+        body => serde_json::from_slice(body).map_err(|_| unreadable())?,
+    };
     let text = |key: &str| -> Result<Option<String>, ApiError> {
         Ok(query.text(key)?.map(str::to_owned).or_else(|| match &body[key] {
             Value::String(text) => Some(text.clone()),

@@ -13,10 +13,14 @@ mod start;
 mod stdin;
 mod table;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+
+use super::ports::Listener;
+use crate::wire::message;
 
 pub use actor::{Control, Input};
 pub use journal::{Cursor, Exit, Header, Journal, Next};
@@ -38,7 +42,26 @@ pub struct Session {
     attached: watch::Sender<usize>,
     /// Columns in the upper half, rows in the lower.
     size: AtomicU32,
+    /// Told when anything is attached to any session of the sprite.
+    arrivals: Arc<Notify>,
+    ports: Ports,
 }
+
+/// Listening sockets of a session's processes, and the news of them.
+#[derive(Debug)]
+struct Ports {
+    open: Mutex<BTreeMap<u64, String>>,
+    news: broadcast::Sender<String>,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { open: Mutex::default(), news: broadcast::Sender::new(NEWS) }
+    }
+}
+
+/// Port messages that a client may be behind; older ones are left out, as clients use them as hints only.
+const NEWS: usize = 16;
 
 impl Session {
     /// Whether it is still listed: its leader has not ended.
@@ -85,7 +108,32 @@ impl Session {
             alone = *count == 0;
             *count += 1;
         });
+        self.arrivals.notify_one();
         (Attachment(self.clone()), alone)
+    }
+
+    fn opened(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, String>> {
+        self.ports.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Tells every client that a process of the session listens.
+    pub fn port_opened(&self, listener: &Listener, pid: i32) {
+        let text = message::port(true, listener.port, &listener.address.to_string(), pid);
+        self.opened().insert(listener.inode, text.clone());
+        // Nobody attached: the next client is told when it comes.
+        let _ = self.ports.news.send(text);
+    }
+
+    /// Tells every client that it does so no more.
+    pub fn port_closed(&self, listener: &Listener, pid: i32) {
+        self.opened().remove(&listener.inode);
+        let _ = self.ports.news.send(message::port(false, listener.port, &listener.address.to_string(), pid));
+    }
+
+    /// What listens now, and what will.
+    pub fn port_news(&self) -> (Vec<String>, broadcast::Receiver<String>) {
+        let news = self.ports.news.subscribe();
+        (self.opened().values().cloned().collect(), news)
     }
 
     /// Waits until no client is attached.

@@ -15,7 +15,7 @@ use super::journal::{Header, Journal};
 use super::output::{self, Output, Source};
 use super::stdin::Queue;
 use super::table::Config;
-use super::{Session, environment, record};
+use super::{Ports, Session, environment, record};
 use crate::agent::lease::Lease;
 use crate::agent::processes::{Processes, Start, Started};
 use crate::sys::pty;
@@ -73,6 +73,8 @@ pub async fn start(
             exited: exited_watch.clone(),
             attached: attached.clone(),
             size: AtomicU32::new(size),
+            arrivals: config.arrivals.clone(),
+            ports: Ports::default(),
         })
     };
 

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::journal::{Exit, Journal, Limits};
-use super::{Session, record, start};
+use super::{Ports, Session, record, start};
 use crate::agent::lease::Lease;
 use crate::agent::processes::Processes;
 use crate::sandbox::paths::Paths;
@@ -35,6 +35,8 @@ pub struct Config {
     pub limits: Limits,
     /// How long finished sessions can still be attached.
     pub grace: Duration,
+    /// Told when a client is attached.
+    pub arrivals: Arc<Notify>,
 }
 
 /// All sessions of the sprite.
@@ -138,6 +140,16 @@ impl Sessions {
         self.lock().sessions.values().filter(|session| session.is_running()).cloned().collect()
     }
 
+    /// Whether any session has a client.
+    pub fn any_attached(&self) -> bool {
+        self.lock().sessions.values().any(|session| session.attached() > 0)
+    }
+
+    /// Waits until one has.
+    pub async fn somebody_attached(&self) {
+        self.config.arrivals.notified().await;
+    }
+
     /// Every session, finished ones included.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.lock().sessions.values().cloned().collect()
@@ -213,6 +225,8 @@ fn reopen(dir: &Path, config: &Config) -> Option<Arc<Session>> {
         exited: watch::channel(Some(exit.code)).1,
         attached: watch::Sender::new(0),
         size: AtomicU32::new(0),
+        arrivals: config.arrivals.clone(),
+        ports: Ports::default(),
     }))
 }
 

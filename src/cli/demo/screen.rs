@@ -4,7 +4,6 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
 use std::time::Instant;
 
 /// Column in which the times stand.
@@ -54,18 +53,16 @@ impl Screen {
     }
 
     /// Says what is off.
-    pub fn failed(&self, trouble: impl Display) -> ExitCode {
+    pub fn failed(&self, trouble: impl Display) {
         self.line(&format!("     {} {trouble}", self.paint("31", "✗")));
-        ExitCode::FAILURE
     }
 
     /// The good end, and where to go from here.
-    pub fn finished(&self) -> ExitCode {
+    pub fn finished(&self) {
         let seconds = self.started.elapsed().as_secs_f64();
         let verdict = format!("All {} steps went as they should, in {seconds:.1} s.", self.steps);
         self.line(&format!("\n{}", self.paint("1;32", &verdict)));
         self.line("A runner to keep: fountain runner. It prints the two lines that point Fountain and the SDKs at it.");
-        ExitCode::SUCCESS
     }
 
     fn paint(&self, code: &str, text: &str) -> String {

@@ -130,7 +130,7 @@ test('kill escalates after its timeout', async (t) => {
   assert.equal((await run.end()).code, 137);
 });
 
-test('a listening port is announced and its end too', async (t) => {
+test('a listening port is announced and its end too', { timeout: 60_000 }, async (t) => {
   const sprite = await freshSprite(t, 'port');
   const script = [
     'import os, socket',

@@ -176,7 +176,9 @@ async fn copies_of_trees_merge() {
         "ENOTDIR",
         "not a directory",
     );
-    set_mode(&sprite.host("src/ro"), 0o755);
+    for folder in ["src/ro", "blocked/ro"] {
+        set_mode(&sprite.host(folder), 0o755);
+    }
 }
 
 #[tokio::test]
