@@ -71,9 +71,9 @@ async fn terminal_input_resize_and_ctrl_c() {
     socket.binary(b"printf '<%s>\\n' '\xe6\x97".to_vec()).await;
     socket.binary(b"\xa5'\n".to_vec()).await;
     socket.until_stdout("<\u{65e5}>\r\n").await;
-    // Ctrl-C goes through the line discipline to the foreground job only. The job itself says that it is there: typed
-    // before the shell has handed over the terminal, the key would not reach it.
-    socket.binary("sh -c 'echo go; exec sleep 1000'\n").await;
+    // Ctrl-C goes through the line discipline to the foreground job only.
+    // The job itself says when it has the foreground; before that, ^C would be the shell's.
+    socket.binary("sh -c 'echo go; exec sleep 1000'; echo code=$?\n").await;
     socket.until_stdout("go\r\n").await;
     socket.binary(vec![3]).await;
     socket.binary("echo back\n").await;
