@@ -271,6 +271,7 @@ impl Archive<'_, '_> {
     /// Remembers a file that went into the archive and has further names, perhaps in this tree.
     fn remember(&mut self, walk: &Walk, stat: &Stat) {
         if stat.st_nlink > 1 {
+            #[allow(clippy::useless_conversion, reason = "a link count has 32 bits on other architectures")]
             let further = u64::from(stat.st_nlink) - 1;
             self.links.insert((stat.st_dev, stat.st_ino), (walk.path().to_vec(), further));
         }

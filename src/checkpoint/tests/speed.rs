@@ -100,7 +100,7 @@ fn race(name: &str, build: fn(&Path)) {
 }
 
 #[test]
-#[ignore = "takes a minute and gigabytes"]
+#[ignore = "a measurement: takes a minute and gigabytes"]
 fn beside_tar_and_zstd() {
     race("30 000 small files", small);
     race("1 GiB mixed file", large);
