@@ -33,6 +33,8 @@ struct Arguments {
 enum Task {
     /// Measures and prints.
     Run(Run),
+    /// Forks, execs and waits once for each line of stdin: the peer of the latency section.
+    Bare,
     /// Fills a folder with files; this runs inside the sprite.
     Fill { what: archive::Filling, folder: PathBuf, percent: u64 },
 }
@@ -70,6 +72,13 @@ impl Run {
 
 fn main() -> ExitCode {
     match Arguments::parse().task {
+        Task::Bare => match latency::bare() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("bare: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Task::Fill { what, folder, percent } => match archive::fill(what, &folder, percent) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
