@@ -1,4 +1,5 @@
 //! The API client of our own commands, against a scripted server on TCP and on a unix socket.
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails, which is its purpose")]
 
 use axum::Router;
 use axum::extract::ws::{CloseFrame, Message, WebSocketUpgrade};

@@ -189,7 +189,7 @@ async fn the_whole_tree_goes() {
 
     let mut tty = runner.exec("s", &Query::of(&["sh"]).tty(24, 80).stdin().env("PS1=")).await;
     let id = tty.id().await;
-    tty.binary("stty -echo; printf 'jo%s\\n' b; sleep 1000\n").await;
+    tty.binary("stty -echo; sh -c 'printf jo; echo b; exec sleep 1000'\n").await;
     tty.until_stdout("job\r\n").await;
     let reply = kill(&runner, &id, "?signal=TERM&timeout=2s", None).await.expect(200);
     assert_eq!(types(&reply).last().map(String::as_str), Some("complete"));

@@ -360,7 +360,7 @@ async fn eof_then_abrupt_drop() {
 async fn eof_then_abrupt_drop_behind_a_big_replay() {
     let runner = Runner::start();
     runner.create("s").await;
-    let script = "mkfifo full; echo $$; seq 1 29500000; echo > full; exec cat > /dev/null";
+    let script = "mkfifo full; echo $$; seq 1 31100000; echo > full; exec cat > /dev/null";
     let mut owner = runner.exec("s", &Query::sh(script).stdin().detachable()).await;
     owner.keep_output = false;
     let id = owner.id().await;

@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fountain::agent::session::journal::{Exit, Header, Journal, Limits, Next};
+use fountain::agent::session::journal::{Exit, Header, Journal, Limits};
 use fountain::agent::session::record;
+use fountain::agent::session::{Cursor, Next};
 use fountain::wire::exec::{Command, ExecRequest};
 use fountain::wire::frame::{self, Input, InputMode};
 use fountain::wire::message::{self, Request};
@@ -263,7 +264,7 @@ proptest! {
 }
 
 /// Everything a cursor has to give now: frames and bytes that are lost, until it has to wait or the session has ended.
-fn drain(cursor: &mut fountain::agent::session::journal::Cursor) -> (Vec<Bytes>, u64, Option<Exit>) {
+fn drain(cursor: &mut Cursor) -> (Vec<Bytes>, u64, Option<Exit>) {
     let (mut frames, mut lost) = (Vec::new(), 0);
     loop {
         match cursor.try_next() {

@@ -25,7 +25,7 @@ const MANIFEST: &str = ".json";
 const STATE: &str = "state.json";
 const LOCK: &str = "lock";
 /// Follows the disk's name where an old tree waits for its removal.
-const TRASH: &str = ".trash-";
+pub(super) const TRASH: &str = ".trash-";
 
 /// What a sprite may keep.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +62,8 @@ pub struct Recovered {
     pub finished_restore: bool,
     /// A restore that had not was undone.
     pub undone_restore: bool,
+    /// A restored tree may have been lost in a power failure, and was made again from its archive.
+    pub redone_restore: bool,
     /// Leftovers that were removed.
     pub removed: usize,
 }
@@ -240,25 +242,6 @@ impl Catalog {
         Ok(done)
     }
 
-    /// Removes trees that nobody can reach any more. Best called in the background after a restore or a deletion; what
-    /// fails here is tried again by the next [`Catalog::recover`].
-    pub fn empty_trash(&self) -> usize {
-        let mut removed = 0;
-        let (Some(parent), Some(disk)) = (self.disk.parent(), self.disk.file_name().and_then(|name| name.to_str()))
-        else {
-            return 0;
-        };
-        for name in names(parent).unwrap_or_default() {
-            if name.strip_prefix(disk).is_some_and(|rest| rest.starts_with(TRASH)) {
-                match remove_tree(&parent.join(&name)) {
-                    Ok(()) => removed += 1,
-                    Err(error) => tracing::warn!(%error, "an old tree could not be removed"),
-                }
-            }
-        }
-        removed
-    }
-
     // ---- the files -------------------------------------------------------------------------------------------------
 
     pub(super) fn archive(&self, id: &str) -> PathBuf {
@@ -273,9 +256,13 @@ impl Catalog {
         suffixed(&self.disk, &format!("{TRASH}{id}"))
     }
 
-    /// Makes the folder if need be and waits for whoever else changes it.
+    /// Makes the folder if need be and waits for whoever else changes it. Never the sprite's own folder: that may just
+    /// have been deleted, and its name is free.
     pub(super) fn lock(&self) -> Result<Lock, Error> {
-        fs::create_dir_all(&self.dir).map_err(host("make the folder of checkpoints"))?;
+        match fs::create_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(host("make the folder of checkpoints"))?,
+        }
         let file = File::options().create(true).truncate(false).write(true).open(self.dir.join(LOCK));
         let file = file.map_err(host("open the lock"))?;
         file.lock().map_err(host("lock"))?;
@@ -355,7 +342,7 @@ fn unreadable(id: &str, path: &Path) -> Manifest {
 }
 
 /// The names in a folder that are text; ours all are.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = fs::read_dir(dir)?;
     entries.filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose()).collect()
 }

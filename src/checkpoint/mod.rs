@@ -22,6 +22,7 @@ mod manifest;
 pub mod pax;
 pub mod plan;
 mod reader;
+mod settle;
 mod swap;
 pub mod walk;
 mod writer;

@@ -31,8 +31,8 @@ pub struct Expected<'a> {
     pub data_bytes: u64,
 }
 
-/// Extracts `archive` into the folder `staging`, which must not exist, and returns once all of it is on disk. On any
-/// error the folder is gone again, and nothing outside of it was touched.
+/// Extracts `archive` into the folder `staging`, which must not exist. Syncing it is the caller's. On any error the folder
+/// is gone again, and nothing outside of it was touched.
 pub fn extract<'a>(
     archive: &File,
     expected: Expected<'_>,
@@ -76,8 +76,7 @@ fn fill<'a>(
             return Err(Error::Damaged(format!("{bytes} bytes with SHA-256 {sha256} are not those of the manifest")));
         }
         extractor.finish()
-    })?;
-    rustix::fs::syncfs(&root).map_err(|errno| Error::system("sync the staging folder", b"", errno))
+    })
 }
 
 /// Any failure to read an archive means that it cannot be restored, a bad disk as much as a bad bit.

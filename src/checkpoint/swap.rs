@@ -12,6 +12,10 @@
 //! and the intent (`restore.json`), which was on disk before it, says how to go on: [`Catalog::recover`] and every later
 //! change of the catalogue finish it. Whether the exchange took place is told by which tree lies under the disk's name,
 //! known by its inode. Restoring the `auto-N` entry takes the same way with `.undo` in the place of `.staging`.
+//!
+//! A restored tree is not synced before it becomes the disk: that would take longer than the restore. Until it is synced
+//! ([`Catalog::tidy`]) the intent stays, and should the host lose its power first, the tree is made again from its
+//! archive, which is safe on disk.
 
 use std::fs;
 use std::io;
@@ -22,10 +26,11 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::catalog::{Lock, Recovered};
+use super::catalog::Lock;
 use super::durable::{self, suffixed};
 use super::failpoint::{forced, point};
 use super::manifest::{FORMAT, Health, Manifest, State, canonical_id};
+use super::settle::boot;
 use super::walk::remove_tree;
 use super::{Catalog, Checkpoint, Error, Expected, Progress, check_free, host, reader};
 use crate::store::files::write_atomic;
@@ -34,17 +39,23 @@ const INTENT: &str = "restore.json";
 
 /// What a restore is about to do, with everything that is needed to go on after a crash.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Intent {
+pub(super) struct Intent {
     /// Inode of the tree that is to become the disk.
-    new: u64,
+    pub(super) new: u64,
     /// Inode of the tree that is the disk.
-    old: u64,
+    pub(super) old: u64,
     /// Whether the new tree is the kept one, and so lies at `.undo` instead of `.staging`.
-    undo: bool,
+    pub(super) undo: bool,
     /// The entry for the tree that is replaced.
-    kept: Manifest,
+    pub(super) kept: Manifest,
     /// The catalogue's state after it.
-    state: State,
+    pub(super) state: State,
+    /// The checkpoint that is restored.
+    pub(super) id: String,
+    /// The boot of the host during which the new tree was written, if it is not known to be on disk.
+    pub(super) unsynced: Option<String>,
+    /// Whether all of it is entered, and only the sync is left.
+    pub(super) entered: bool,
 }
 
 /// A checkpoint's tree, ready beside the disk. Dropped without a swap, it is removed and the sprite is as it was. No
@@ -81,20 +92,25 @@ impl Catalog {
             return Err(Error::Damaged("manifest and archive do not belong together".into()));
         }
         if !manifest.is_auto {
-            let archive = fs::File::open(self.archive(&id)).map_err(reader::damaged)?;
-            check_free(&archive, self.limits.min_free.saturating_add(manifest.data_bytes))?;
-            let staging = self.staging();
-            remove_tree(&staging).map_err(host("remove an old staging folder"))?;
-            let expected = Expected {
-                archive_bytes: manifest.archive_bytes,
-                sha256: &manifest.sha256,
-                data_bytes: manifest.data_bytes,
-            };
             point("restore: before staging");
-            reader::extract(&archive, expected, &staging, self.limits.min_free, progress)?;
+            self.extract(manifest, progress)?;
         }
         point("restore: staged");
         Ok(Staged { catalog: self.clone(), _lock: lock, checkpoint, swapped: false })
+    }
+
+    /// Makes a checkpoint's tree in the staging folder.
+    pub(super) fn extract<'a>(&self, manifest: &Manifest, progress: &'a mut Progress<'a>) -> Result<(), Error> {
+        let archive = fs::File::open(self.archive(&manifest.id)).map_err(reader::damaged)?;
+        check_free(&archive, self.limits.min_free.saturating_add(manifest.data_bytes))?;
+        let staging = self.staging();
+        remove_tree(&staging).map_err(host("remove an old staging folder"))?;
+        let expected = Expected {
+            archive_bytes: manifest.archive_bytes,
+            sha256: &manifest.sha256,
+            data_bytes: manifest.data_bytes,
+        };
+        reader::extract(&archive, expected, &staging, self.limits.min_free, progress)
     }
 }
 
@@ -105,8 +121,7 @@ impl Staged {
     }
 
     /// Puts the staged tree in the disk's place and keeps the replaced one as an `auto-…` entry. The sprite's processes
-    /// must have ended. An error means that nothing was changed. What the tree before that one took may be removed by
-    /// [`Catalog::empty_trash`] afterwards.
+    /// must have ended. An error means that nothing was changed. [`Catalog::tidy`] should follow in the background.
     pub fn swap(mut self) -> Result<Restored, Error> {
         let catalog = &self.catalog;
         let mut state = catalog.state();
@@ -133,7 +148,9 @@ impl Staged {
         let from = if manifest.is_auto { catalog.undo() } else { catalog.staging() };
         let inode = |path: &Path| fs::metadata(path).map(|metadata| metadata.ino()).map_err(host("stat a tree"));
         let (new, old) = (inode(&from)?, inode(&catalog.disk)?);
-        let intent = Intent { new, old, undo: manifest.is_auto, kept, state };
+        let unsynced = (!manifest.is_auto).then(boot);
+        let id = manifest.id.clone();
+        let mut intent = Intent { new, old, undo: manifest.is_auto, kept, state, id, unsynced, entered: false };
         catalog.write_intent(&intent).map_err(host("write the intent"))?;
         point("restore: intent written");
         if let Err(error) = exchange(&from, &catalog.disk, &catalog.aside()) {
@@ -145,7 +162,7 @@ impl Staged {
         }
         self.swapped = true;
         point("restore: exchanged");
-        if let Err(error) = catalog.finish(&intent) {
+        if let Err(error) = catalog.enter(&mut intent) {
             tracing::warn!(%error, "a restore took place but is not entered yet; the next change or start does");
         }
         Ok(Restored { manifest, kept_as: intent.kept.id })
@@ -175,79 +192,16 @@ impl Catalog {
     }
 
     /// Where the disk waits for a moment if the file system cannot exchange two names.
-    fn aside(&self) -> PathBuf {
+    pub(super) fn aside(&self) -> PathBuf {
         suffixed(&self.disk, ".replaced")
     }
 
-    fn intent(&self) -> PathBuf {
+    pub(super) fn intent(&self) -> PathBuf {
         self.dir.join(INTENT)
     }
 
-    fn write_intent(&self, intent: &Intent) -> io::Result<()> {
+    pub(super) fn write_intent(&self, intent: &Intent) -> io::Result<()> {
         write_atomic(&self.intent(), &serde_json::to_vec_pretty(intent)?)
-    }
-
-    /// Ends a restore that an earlier call could not end, before the catalogue changes again.
-    pub(super) fn settle(&self) -> Result<(), Error> {
-        self.settle_restore(&mut Recovered::default())
-    }
-
-    /// Ends or undoes an interrupted restore. Every step can itself be interrupted and done again.
-    pub(super) fn settle_restore(&self, done: &mut Recovered) -> Result<(), Error> {
-        let bytes = match fs::read(self.intent()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            bytes => bytes.map_err(host("read the intent"))?,
-        };
-        let intent: Intent = match serde_json::from_slice(&bytes) {
-            Ok(intent) => intent,
-            // It was synced before its name appeared, so this is a bad disk. The trees are whole; keep all of them.
-            Err(error) => return Err(host("read the intent")(error.into())),
-        };
-        let new = if intent.undo { self.undo() } else { self.staging() };
-        if !self.disk.exists() {
-            // Between two renames. Go on if the new tree is there, else go back.
-            let next = if new.exists() { &new } else { &self.aside() };
-            fs::rename(next, &self.disk).map_err(host("put a tree in place"))?;
-        }
-        let now = fs::metadata(&self.disk).map_err(host("stat the disk"))?.ino();
-        if now == intent.new {
-            self.finish(&intent).map_err(host("finish a restore"))?;
-            done.finished_restore = true;
-        } else {
-            durable::remove_file(&self.intent()).map_err(host("forget a restore"))?;
-            done.undone_restore = true;
-        }
-        Ok(())
-    }
-
-    /// Enters a restore whose trees have changed places.
-    fn finish(&self, intent: &Intent) -> io::Result<()> {
-        durable::sync_parent(&self.disk)?;
-        let (aside, staging, undo) = (self.aside(), self.staging(), self.undo());
-        let replaced = match intent.undo {
-            _ if aside.exists() => Some(aside),
-            false if staging.exists() => Some(staging),
-            _ => None,
-        };
-        if let Some(replaced) = replaced {
-            if undo.exists() {
-                fs::rename(&undo, self.trash(&intent.kept.id))?;
-                point("restore: older tree put away");
-            }
-            fs::rename(replaced, &undo)?;
-            durable::sync_parent(&self.disk)?;
-        }
-        point("restore: old tree kept");
-        self.write_manifest(&intent.kept)?;
-        point("restore: kept tree listed");
-        let ids = self.ids().map_err(|error| io::Error::other(error.to_string()))?;
-        for id in ids.iter().filter(|id| id.starts_with("auto-") && **id != intent.kept.id) {
-            durable::remove_file(&self.manifest(id))?;
-        }
-        self.write_state(&intent.state)?;
-        point("restore: state written");
-        durable::remove_file(&self.intent())?;
-        durable::sync_parent(&self.intent())
     }
 
     /// Takes the kept tree out of the catalogue and into the trash.

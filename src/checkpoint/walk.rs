@@ -213,8 +213,11 @@ pub(super) fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd))
 }
 
-/// The names of a directory and their order.
-fn list(fd: &OwnedFd) -> io::Result<(Vec<u8>, Vec<(u32, FileType)>)> {
+/// The names of a directory, one after the other, and where each begins, in order.
+type Names = (Vec<u8>, Vec<(u32, FileType)>);
+
+/// Lists a directory.
+fn list(fd: &OwnedFd) -> io::Result<Names> {
     let mut buffer = [MaybeUninit::uninit(); LIST_BUFFER];
     let mut dir = RawDir::new(fd, &mut buffer);
     let mut names = Vec::new();

@@ -174,7 +174,7 @@ struct Archive<'a, 'f> {
     stream: Stream<'f>,
     meter: Meter<'a>,
     /// The first path of each file that has further names to come, and how many.
-    links: HashMap<(u64, u64), (Vec<u8>, u64)>,
+    links: HashMap<(u64, u64), (Vec<u8>, usize)>,
     summary: Summary,
     header: Vec<u8>,
 }
@@ -271,7 +271,8 @@ impl Archive<'_, '_> {
     /// Remembers a file that went into the archive and has further names, perhaps in this tree.
     fn remember(&mut self, walk: &Walk, stat: &Stat) {
         if stat.st_nlink > 1 {
-            let further = u64::from(stat.st_nlink) - 1;
+            // The field's type differs between architectures.
+            let further = usize::try_from(stat.st_nlink).unwrap_or(usize::MAX) - 1;
             self.links.insert((stat.st_dev, stat.st_ino), (walk.path().to_vec(), further));
         }
     }

@@ -79,9 +79,12 @@ fn command() -> Command {
 
 /// Runs the command line and returns the exit code.
 pub fn main() -> ExitCode {
+    // Agents are many and small: they do not even build the tree of the command line.
+    if std::env::args_os().nth(1).is_some_and(|arg| arg == "agent") {
+        return report(crate::agent::main().map_err(|error| format!("the agent failed: {error}")));
+    }
     let matches = command().get_matches();
     let outcome = match matches.subcommand() {
-        Some(("agent", _)) => crate::agent::main().map_err(|error| format!("the agent failed: {error}")),
         Some(("runner", args)) => match settings::resolve(args) {
             Ok(settings) => crate::runner::main(settings),
             Err(error) => {
@@ -94,6 +97,10 @@ pub fn main() -> ExitCode {
         Some(("stop", args)) => local::stop(args),
         _ => Err("there is no such command".into()),
     };
+    report(outcome)
+}
+
+fn report(outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -242,8 +242,8 @@ async fn restore_one(sprite: &Sprite, catalog: Catalog, id: Option<String>, line
             sprite.asleep(Box::new(swap)).await?;
         }
     }
-    // The tree before the one that was replaced: big, and nobody waits for it.
-    tokio::task::spawn_blocking(move || trash.empty_trash());
+    // To sync the new tree and to remove the one before the replaced: nobody waits for that.
+    tokio::task::spawn_blocking(move || trash.tidy());
     // It listens, so files and commands answer from here on.
     sprite.wake().await?;
     Ok(())

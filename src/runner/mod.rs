@@ -14,6 +14,7 @@ mod policy;
 mod router;
 pub mod settings;
 mod sprites;
+mod unread;
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -34,6 +35,9 @@ use admin::Contact;
 use host::Host;
 use settings::Settings;
 
+/// A fixed token that is shorter could be guessed by trying.
+const SHORTEST_TOKEN: usize = 8;
+
 /// Runs the daemon until it is told to end. The error is a sentence for the user.
 pub fn main(settings: Settings) -> Result<(), String> {
     crate::cli::log::init(&settings.log, std::io::stderr().is_terminal());
@@ -48,6 +52,9 @@ pub fn main(settings: Settings) -> Result<(), String> {
     raise_open_files();
     proc::become_subreaper().map_err(at("the runner cannot become a subreaper"))?;
     let fixed = std::env::var("FOUNTAIN_RUNNER_TOKEN").ok().filter(|token| !token.is_empty());
+    if fixed.as_ref().is_some_and(|token| token.len() < SHORTEST_TOKEN) {
+        return Err(format!("the token in FOUNTAIN_RUNNER_TOKEN must have at least {SHORTEST_TOKEN} characters"));
+    }
     let tokens = Tokens::open(settings.state.join("tokens.json"), fixed).map_err(at("the tokens cannot be read"))?;
     tracing::info!(mode = plan.mode, reason = plan.reason, "isolation");
 

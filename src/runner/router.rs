@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode, header};
 
 use super::host::Host;
 use super::object::SPRITE_VERSION;
-use super::{auth, checkpoints, forward, policy, sprites};
+use super::{auth, checkpoints, forward, policy, sprites, unread};
 use crate::wire::error::ApiError;
 
 /// Builds the router.
@@ -36,7 +36,10 @@ pub fn router(host: Arc<Host>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown)
         .layer(middleware::from_fn_with_state(host.clone(), auth::check));
-    Router::new().fallback_service(api.with_state(host.clone())).layer(middleware::from_fn_with_state(host, front))
+    Router::new()
+        .fallback_service(api.with_state(host.clone()))
+        .layer(middleware::from_fn_with_state(host, front))
+        .layer(middleware::from_fn(unread::drain))
 }
 
 async fn unknown() -> ApiError {

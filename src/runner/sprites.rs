@@ -263,7 +263,7 @@ pub async fn check(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let sprite = host.find(&org, &name)?;
-    // A vocabulary of its own: healthy, hibernated, unhealthy, error (wire/platform.md §6).
+    // A vocabulary of its own: healthy, hibernated, unhealthy, error (wire/platform.md, end of §5).
     let health = if sprite.link().is_some() { "healthy" } else { "hibernated" };
     Ok(Json(json!({
         "sprite_name": name,

@@ -71,7 +71,13 @@ impl Sprite {
             archive: tokio::sync::Mutex::new(()),
         });
         let life = Life { host, dir, id: record.id, mailbox, link: link_sender, sprite: Arc::downgrade(&sprite) };
-        tokio::spawn(life.run(messages));
+        // Known before anybody can ask: a sprite that is awake never shows as cold after a restart of the runner.
+        let agent = AgentRecord::read(&life.dir).map(|record| Link { record });
+        let is_dead = agent.as_ref().is_some_and(|link| !link.is_alive());
+        if let Some(link) = agent.filter(|_| !is_dead) {
+            life.awake(link);
+        }
+        tokio::spawn(life.run(messages, is_dead));
         sprite
     }
 
@@ -144,13 +150,9 @@ struct Life {
 }
 
 impl Life {
-    async fn run(self, mut messages: mpsc::Receiver<Message>) {
-        if let Some(record) = AgentRecord::read(&self.dir) {
-            let link = Link { record };
-            match link.is_alive() {
-                true => self.awake(link),
-                false => self.bury(&self.dir).await,
-            }
+    async fn run(self, mut messages: mpsc::Receiver<Message>, agent_is_dead: bool) {
+        if agent_is_dead {
+            self.bury(&self.dir).await;
         }
         // A caller that has gone does not want its answer.
         while let Some(message) = messages.recv().await {

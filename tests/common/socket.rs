@@ -1,5 +1,7 @@
 //! A WebSocket client that keeps every frame and knows how each kind of goodbye looked.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use http::HeaderMap;
@@ -10,7 +12,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-use super::{Query, Runner, TOKEN, decoders, processes, within};
+use super::{PATIENCE, Query, Runner, TOKEN, decoders, processes, within};
 
 /// One thing that came out of a socket.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,16 +138,20 @@ impl Socket {
 
     /// Reads until the whole stdout (or terminal output) so far contains `needle`.
     pub async fn until_stdout(&mut self, needle: &str) {
+        let began = Instant::now();
         while !processes::contains(&self.stdout(), needle.as_bytes()) {
             let frame = self.next().await;
-            assert!(!frame.is_end(), "ended ({frame:?}) before {needle:?}; output: {:?}", text(self.stdout()));
+            let over = frame.is_end() || began.elapsed() > PATIENCE;
+            assert!(!over, "{frame:?} before {needle:?}; output: {:?}", text(self.stdout()));
         }
     }
 
     /// The next line of stdout, without its end.
     pub async fn line(&mut self) -> String {
         let tty = self.info().await["tty"] == true;
+        let began = Instant::now();
         loop {
+            assert!(began.elapsed() < PATIENCE, "no line; output: {:?}", text(self.stdout()));
             if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
                 return text(line).trim_end_matches(['\r', '\n']).to_owned();
@@ -180,7 +186,17 @@ impl Socket {
 
     /// Reads to the end and holds the whole to the rules of every exec.
     pub async fn finish(mut self) -> Transcript {
-        while !self.next().await.is_end() {}
+        // Keepalives alone are no progress.
+        let mut progress = Instant::now();
+        loop {
+            match self.next().await {
+                end if end.is_end() => break,
+                frame if frame.is_keepalive() || frame == Frame::Ping => {
+                    assert!(progress.elapsed() < PATIENCE, "no end; output: {:?}", text(self.stdout()));
+                }
+                _ => progress = Instant::now(),
+            }
+        }
         let transcript = Transcript { tty: self.is_tty(), frames: self.seen, headers: self.headers };
         transcript.check();
         transcript

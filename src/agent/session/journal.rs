@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
+use super::cursor::Cursor;
+use super::rate::{Activity, Rate};
 use super::record;
 pub use super::segment::Header;
 use super::segment::Segment;
-use crate::wire::frame;
 
 /// How far the fastest attached client may be behind before the process has to wait.
 const WINDOW: u64 = 4 << 20;
@@ -34,8 +35,6 @@ const ATTACHED_TAIL: usize = WINDOW as usize + (1 << 20);
 const DETACHED_TAIL: usize = 64 << 10;
 /// What a record costs in memory beside its bytes.
 const RECORD_COST: usize = 96;
-/// How many bytes a cursor takes at once.
-const READ: usize = 512 << 10;
 /// How long a full disk is left alone before the next try.
 const RETRY_DISK: Duration = Duration::from_millis(500);
 
@@ -53,68 +52,28 @@ impl Limits {
     }
 }
 
+/// One frame and its place.
 #[derive(Debug)]
-struct Record {
-    at: u64,
-    frame: Bytes,
+pub(super) struct Record {
+    pub at: u64,
+    pub frame: Bytes,
 }
 
+/// What the lock guards.
 #[derive(Debug, Default)]
-struct State {
-    segments: VecDeque<Arc<Segment>>,
-    tail: VecDeque<Record>,
-    tail_bytes: usize,
+pub(super) struct State {
+    pub segments: VecDeque<Arc<Segment>>,
+    pub tail: VecDeque<Record>,
+    pub tail_bytes: usize,
     /// Position behind the newest record, and output bytes before it.
-    end: u64,
-    output: u64,
+    pub end: u64,
+    pub output: u64,
     /// One mark for each attached cursor: how far it has sent.
-    cursors: Vec<Arc<AtomicU64>>,
+    pub cursors: Vec<Arc<AtomicU64>>,
     /// Position behind the newest record that the disk refused: the tail holds the only copy of what is below.
-    refused_until: u64,
-    exit: Option<Exit>,
-    rate: Rate,
-}
-
-/// Two windows of output counts: the running one and the one before.
-#[derive(Debug, Default)]
-struct Rate {
-    /// Unix milliseconds of the newest output; 0 when there was none.
-    last: i64,
-    window: i64,
-    current: u64,
-    previous: u64,
-}
-
-/// Length of a window, in milliseconds.
-const RATE_WINDOW: i64 = 5_000;
-
-impl Rate {
-    fn turn(&mut self, now: i64) {
-        match now / RATE_WINDOW - self.window {
-            0 => return,
-            1 => self.previous = self.current,
-            _ => self.previous = 0,
-        }
-        self.current = 0;
-        self.window = now / RATE_WINDOW;
-    }
-
-    fn add(&mut self, now: i64, bytes: u64) {
-        self.turn(now);
-        self.last = now;
-        self.current += bytes;
-    }
-}
-
-/// What lists say of a session's output.
-#[derive(Debug, Clone, Copy)]
-pub struct Activity {
-    /// Unix milliseconds of the newest output.
-    pub last_output: Option<i64>,
-    /// Output of the last seconds.
-    pub bytes_per_second: f64,
-    /// Whether there was output in the last 5 s.
-    pub is_recent: bool,
+    pub refused_until: u64,
+    pub exit: Option<Exit>,
+    pub rate: Rate,
 }
 
 /// How a session ended.
@@ -132,7 +91,7 @@ pub struct Journal {
     state: Mutex<State>,
     changed: watch::Sender<u64>,
     /// Told when a cursor has moved or gone.
-    moved: Notify,
+    pub(super) moved: Notify,
 }
 
 /// The writing side: one per session, owned by its output task.
@@ -148,21 +107,8 @@ pub struct Appender {
     retry: Option<Instant>,
 }
 
-/// What a cursor found.
-#[derive(Debug)]
-pub enum Next {
-    /// Frames in order, as they were produced.
-    Frames(Vec<Bytes>),
-    /// Output is missing here, this many bytes.
-    Lost(u64),
-    /// The end.
-    Exit(Exit),
-    /// Nothing yet.
-    Pending,
-}
-
 impl Journal {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -239,15 +185,7 @@ impl Journal {
 
     /// How busy it is.
     pub fn activity(&self) -> Activity {
-        let now = jiff::Timestamp::now().as_millisecond();
-        let rate = &mut self.lock().rate;
-        rate.turn(now);
-        let span = (RATE_WINDOW + now % RATE_WINDOW) as f64 / 1000.0;
-        Activity {
-            last_output: Some(rate.last).filter(|at| *at > 0),
-            bytes_per_second: (rate.current + rate.previous) as f64 / span,
-            is_recent: rate.last > now - RATE_WINDOW,
-        }
+        self.lock().rate.activity(jiff::Timestamp::now().as_millisecond())
     }
 
     /// How many clients read it.
@@ -283,11 +221,11 @@ impl Journal {
         let places = places.chain(state.tail.front().map(|first| (first.at, state.output - in_tail)));
         let (at, seen) = places.filter(|(_, output)| *output <= start).max().unwrap_or((at, seen));
         drop(state);
-        Cursor { journal: self.clone(), mark, changed, at, seen, start, skip: start - seen }
+        Cursor::new(self.clone(), mark, changed, at, seen, start)
     }
 
     /// Drops from memory what the disk has and no client is about to need.
-    fn trim(state: &mut State) {
+    pub(super) fn trim(state: &mut State) {
         let only_copy = state.tail.front().is_some_and(|first| first.at < state.refused_until);
         let keep = match (only_copy || !state.cursors.is_empty(), state.exit) {
             (true, _) => ATTACHED_TAIL,
@@ -478,155 +416,11 @@ impl Ended {
     }
 }
 
-/// One reader's place in a journal. While it lives it counts as an attached client.
-#[derive(Debug)]
-pub struct Cursor {
-    journal: Arc<Journal>,
-    mark: Arc<AtomicU64>,
-    changed: watch::Receiver<u64>,
-    at: u64,
-    /// Output bytes before `at`.
-    seen: u64,
-    /// Output bytes before the first one this cursor gives.
-    start: u64,
-    /// Output bytes still to be left out, when it starts inside a record.
-    skip: u64,
-}
-
-impl Cursor {
-    /// Output bytes that this cursor does not replay: dropped ones, and those in front of a bounded tail.
-    pub fn start(&self) -> u64 {
-        self.start
-    }
-
-    /// The next frames, without waiting. What an earlier call gave counts as sent from now on.
-    pub fn try_next(&mut self) -> Next {
-        self.changed.mark_unchanged();
-        self.mark.store(self.at, Ordering::Relaxed);
-        self.journal.moved.notify_one();
-        let segment = {
-            let state = self.journal.lock();
-            if self.at >= state.end {
-                return match state.exit {
-                    Some(exit) => Next::Exit(exit),
-                    None => Next::Pending,
-                };
-            }
-            if state.tail.front().is_some_and(|first| first.at <= self.at) {
-                let from = state.tail.partition_point(|record| record.at < self.at);
-                let mut size = 0;
-                let frames: Vec<Bytes> = state
-                    .tail
-                    .range(from..)
-                    .take_while(|record| {
-                        size += record.frame.len();
-                        size <= READ
-                    })
-                    .map(|record| record.frame.clone())
-                    .collect();
-                drop(state);
-                return self.take(frames);
-            }
-            match state.segments.iter().find(|segment| segment.end() > self.at) {
-                Some(segment) => segment.clone(),
-                // Only in memory, and newer than our place: the disk refused what came between.
-                None => {
-                    let at = state.tail.front().map_or(state.end, |first| first.at);
-                    let after: u64 = state.tail.iter().map(|record| record::output_len(&record.frame)).sum();
-                    let seen = state.output - after;
-                    drop(state);
-                    return self.jump(at, seen);
-                }
-            }
-        };
-        if segment.base > self.at {
-            return self.jump(segment.base, segment.output_base);
-        }
-        match read_frames(&segment, self.at) {
-            Ok(frames) if !frames.is_empty() => self.take(frames),
-            outcome => {
-                let error = outcome.err().map_or_else(|| "damaged record".into(), |error| error.to_string());
-                tracing::warn!(error, "a journal segment could not be read");
-                let (end, output) = self.after(&segment);
-                self.jump(end, output)
-            }
-        }
-    }
-
-    /// Waits until `try_next` may find something new.
-    pub async fn changed(&mut self) {
-        // The sender lives in the journal that we hold, so this cannot fail.
-        let _ = self.changed.changed().await;
-    }
-
-    /// The next frames; waits for them.
-    pub async fn next(&mut self) -> Next {
-        loop {
-            match self.try_next() {
-                Next::Pending => self.changed().await,
-                other => return other,
-            }
-        }
-    }
-
-    fn after(&self, segment: &Segment) -> (u64, u64) {
-        let state = self.journal.lock();
-        let next = state.segments.iter().find(|other| other.base >= segment.end());
-        next.map_or((state.end, state.output), |next| (next.base, next.output_base))
-    }
-
-    fn jump(&mut self, at: u64, seen: u64) -> Next {
-        let lost = seen.saturating_sub(self.seen);
-        (self.at, self.seen) = (at, seen);
-        Next::Lost(lost)
-    }
-
-    fn take(&mut self, frames: Vec<Bytes>) -> Next {
-        let mut given = Vec::with_capacity(frames.len());
-        for frame in frames {
-            self.at += (record::LENGTH + frame.len()) as u64;
-            let output = record::output_len(&frame);
-            self.seen += output;
-            let skipped = self.skip.min(output);
-            self.skip -= skipped;
-            match output - skipped {
-                0 => {}
-                left if left == output => given.push(frame),
-                _ => given.push(frame::encode(frame[0], &frame[1 + skipped as usize..])),
-            }
-        }
-        // An exit among them is the last record: the next call finds the cursor at the end and gives it.
-        Next::Frames(given)
-    }
-}
-
-/// All whole records in the next stretch of a segment.
-fn read_frames(segment: &Segment, at: u64) -> io::Result<Vec<Bytes>> {
-    let read = || segment.read(at, READ);
-    // A cold disk may take its time; other tasks of this thread must not wait for it.
-    let on_workers = tokio::runtime::Handle::try_current()
-        .is_ok_and(|handle| handle.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread);
-    let mut bytes = if on_workers { tokio::task::block_in_place(read)? } else { read()? };
-    let mut frames = Vec::new();
-    while let Ok(Some(frame)) = record::split_first(&mut bytes) {
-        frames.push(frame);
-    }
-    Ok(frames)
-}
-
-impl Drop for Cursor {
-    fn drop(&mut self) {
-        let mut state = self.journal.lock();
-        state.cursors.retain(|mark| !Arc::ptr_eq(mark, &self.mark));
-        Journal::trim(&mut state);
-        drop(state);
-        self.journal.moved.notify_one();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::cursor::Next;
     use super::*;
+    use crate::wire::frame;
 
     fn header() -> Header {
         Header {

@@ -4,9 +4,11 @@
 //! what the rest of the agent sees of one, and the table of all.
 
 mod actor;
+mod cursor;
 pub mod environment;
 pub mod journal;
 mod output;
+mod rate;
 pub mod record;
 mod segment;
 mod start;
@@ -23,7 +25,8 @@ use super::ports::Listener;
 use crate::wire::message;
 
 pub use actor::{Control, Input};
-pub use journal::{Cursor, Exit, Header, Journal, Next};
+pub use cursor::{Cursor, Next};
+pub use journal::{Exit, Header, Journal};
 pub use table::{Config, Sessions};
 
 /// One session, running or finished.

@@ -75,6 +75,18 @@ impl Source {
         None
     }
 
+    /// One read that asks the kernel, not the last notification. `None` when nothing is there, or it fails: the usual
+    /// read finds out why.
+    fn read_now(&self, stream: u8) -> Option<Bytes> {
+        let Self::Pipe(pipe) = self else { return None };
+        let mut frame = vec![0; CHUNK + 1];
+        frame[0] = stream;
+        let count = rustix::io::read(pipe, &mut frame[1..]).ok().filter(|count| *count > 0)?;
+        frame.truncate(count + 1);
+        frame.shrink_to_fit();
+        Some(frame.into())
+    }
+
     fn is_closed(&self) -> bool {
         matches!(self, Self::Closed)
     }
@@ -101,11 +113,24 @@ pub struct Output {
     pub stdout: Source,
     /// stderr; closed with a terminal.
     pub stderr: Source,
+    /// A frame of stderr that has to wait for one of stdout.
+    pub held: Option<Bytes>,
 }
 
 impl Output {
     fn read(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
-        self.stdout.read(frame::STDOUT, buffer).or_else(|| self.stderr.read(frame::STDERR, buffer))
+        if let Some(frame) = self.held.take().or_else(|| self.stdout.read(frame::STDOUT, buffer)) {
+            return Some(frame);
+        }
+        let frame = self.stderr.read(frame::STDERR, buffer)?;
+        // What a process wrote to stdout before this is there by now, though it was not a moment ago.
+        match self.stdout.read_now(frame::STDOUT) {
+            Some(earlier) => {
+                self.held = Some(frame);
+                Some(earlier)
+            }
+            None => Some(frame),
+        }
     }
 
     async fn ready(&self) {

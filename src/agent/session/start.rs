@@ -137,7 +137,7 @@ fn open(command: &Command) -> io::Result<([OwnedFd; 3], Ends)> {
         let stdio = [slave.try_clone()?, slave.try_clone()?, slave];
         let writer = pty::register(fd.try_clone()?)?;
         let ends = Ends {
-            output: Output { stdout: Source::Pty(pty::register(fd)?), stderr: Source::Closed },
+            output: Output { stdout: Source::Pty(pty::register(fd)?), stderr: Source::Closed, held: None },
             sink: Sink::Pty(writer),
             terminal: Some(master),
         };
@@ -155,6 +155,7 @@ fn open(command: &Command) -> io::Result<([OwnedFd; 3], Ends)> {
         output: Output {
             stdout: Source::Pipe(pipe::Receiver::from_owned_fd(stdout.into())?),
             stderr: Source::Pipe(pipe::Receiver::from_owned_fd(stderr.into())?),
+            held: None,
         },
         sink,
         terminal: None,

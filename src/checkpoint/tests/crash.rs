@@ -9,7 +9,7 @@ use crate::checkpoint::failpoint::VARIABLE;
 const TASK: &str = "FOUNTAIN_TEST_CRASH_TASK";
 const SPRITE: &str = "FOUNTAIN_TEST_CRASH_SPRITE";
 /// Where the process is killed during a restore, in order.
-const RESTORE: [&str; 9] = [
+const RESTORE: [&str; 10] = [
     "restore: before staging",
     "restore: staged",
     "restore: intent written",
@@ -18,6 +18,7 @@ const RESTORE: [&str; 9] = [
     "restore: old tree kept",
     "restore: kept tree listed",
     "restore: state written",
+    "restore: entered",
     "restore: no such place",
 ];
 
@@ -155,7 +156,8 @@ fn a_restore_killed_at_any_step_leaves_the_old_tree_or_the_new_one() {
 fn an_undo_killed_at_any_step_leaves_the_old_tree_or_the_new_one() {
     for place in RESTORE {
         let reached = killed_restore("auto-1", "three", place, None);
-        let passed_by = ["restore: before staging", "restore: older tree put away", "restore: no such place"];
+        let passed_by =
+            ["restore: before staging", "restore: older tree put away", "restore: entered", "restore: no such place"];
         assert_eq!(reached, !passed_by.contains(&place), "{place}");
     }
 }
@@ -183,4 +185,46 @@ fn a_recovery_that_is_killed_too_can_be_done_again() {
         killed_restore("auto-1", "three", "restore: exchanged", Some(also));
         killed_restore("v1", "one", "restore: no exchange,restore: disk put aside", Some(also));
     }
+}
+
+/// Makes the intent of a restore one of an earlier boot, and harms the tree as a power failure does.
+fn lose_power(catalog: &Catalog) {
+    let intent = catalog.dir.join("restore.json");
+    let text = fs::read_to_string(&intent).unwrap();
+    let boot = super::super::settle::boot();
+    assert!(text.contains(&boot), "{text}");
+    fs::write(&intent, text.replace(&boot, "an earlier boot")).unwrap();
+    say(catalog, "");
+}
+
+#[test]
+fn a_restored_tree_that_a_power_failure_may_have_harmed_is_made_again() {
+    for place in ["restore: exchanged", "restore: old tree kept", "restore: entered"] {
+        for also in ["redo: staged", "redo: disk put away", "redo: disk in place", "nowhere"] {
+            let (dir, catalog) = with_kept_tree();
+            assert!(crash(dir.path(), "restore v1", place), "{place}");
+            lose_power(&catalog);
+            assert_eq!(crash(dir.path(), "recover x", also), also != "nowhere", "{also}");
+            catalog.recover().unwrap();
+            assert_eq!(said(&catalog), "one", "{place}, {also}");
+            assert_eq!(siblings(dir.path()), ["checkpoints", "disk", "disk.undo"], "{place}, {also}");
+            assert_eq!(ids(&catalog), ["auto-2", "v2", "v1"]);
+            assert_eq!(siblings(&catalog.dir).len(), 7);
+            swap_to(&catalog, "auto-2").unwrap();
+            assert_eq!(said(&catalog), "four", "{place}, {also}");
+        }
+    }
+}
+
+#[test]
+fn a_tree_that_cannot_be_made_again_is_left_as_it_is_and_the_undo_stays() {
+    let (dir, catalog) = with_kept_tree();
+    assert!(crash(dir.path(), "restore v1", "restore: exchanged"));
+    lose_power(&catalog);
+    fs::remove_file(catalog.archive("v1")).unwrap();
+    assert!(catalog.recover().unwrap().redone_restore);
+    assert_eq!(said(&catalog), "");
+    assert_eq!(siblings(dir.path()), ["checkpoints", "disk", "disk.undo"]);
+    swap_to(&catalog, "auto-2").unwrap();
+    assert_eq!(said(&catalog), "four");
 }

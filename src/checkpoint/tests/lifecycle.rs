@@ -145,7 +145,9 @@ fn a_restore_brings_the_tree_back_and_keeps_the_other_one() {
     swap_to(&catalog, "v1").unwrap();
     assert_eq!((said(&catalog), ids(&catalog)), ("one".into(), vec!["auto-4".into(), "v1".into()]));
     assert_eq!(siblings(dir.path()), ["checkpoints", "disk", "disk.trash-auto-4", "disk.undo"]);
-    assert_eq!(catalog.empty_trash(), 1);
+    catalog.tidy();
+    assert_eq!(siblings(dir.path()), ["checkpoints", "disk", "disk.undo"]);
+    assert!(!siblings(&catalog.dir).contains(&"restore.json".into()), "the restored tree was not synced");
     swap_to(&catalog, "auto-4").unwrap();
     assert_eq!(said(&catalog), "three");
 

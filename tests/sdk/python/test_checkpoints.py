@@ -63,9 +63,13 @@ def test_restore_brings_back_what_was(sprite):
 
 
 def test_numbers_are_never_used_twice(sprite, api):
+    def delete(id):
+        return api("DELETE", f"/v1/sprites/{sprite.name}/checkpoints/{id}")[0]
+
     create(sprite), create(sprite)
-    assert api("DELETE", f"/v1/sprites/{sprite.name}/checkpoints/v2")[0] == 204
+    assert delete("v2") == 409, "the one the sprite stands on cannot go"
     restore(sprite, "v1")
+    assert (delete("v1"), delete("v2"), delete("v2")) == (409, 204, 404)
     assert create(sprite) == "v3"
     _, _, body = api("GET", f"/v1/sprites/{sprite.name}/checkpoints/v3")
     assert body["source_id"] == "v1"

@@ -82,9 +82,13 @@ def test_mkdir_by_default_makes_one_empty_folder(home, sprite):
 
 
 def test_mkdir_with_exist_ok(home):
-    (home / "kept" / "file").write_text("x")
+    # The SDK takes a folder for whatever its first entry is (wire/rest.md §2.6), so that entry is a folder here.
+    (home / "kept" / "a" / "file").write_text("x")
     (home / "kept").mkdir(parents=True, exist_ok=True)
-    assert (home / "kept").listdir() == ["file"]
+    assert (home / "kept").listdir() == ["a"]
+    (home / "empty").mkdir()
+    (home / "empty").mkdir(parents=True, exist_ok=True)
+    assert (home / "empty").listdir() == []
 
 
 def test_writing_makes_parents_unless_told_not_to(home):

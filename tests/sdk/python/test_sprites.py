@@ -1,8 +1,10 @@
 """Create, get, list, update, delete, and what the SDK makes of refusals (wire/rest.md §1)."""
 
 import re
+import socket
 import uuid
 from datetime import datetime, timedelta, timezone
+from urllib.parse import urlsplit
 
 import pytest
 import sprites
@@ -206,6 +208,26 @@ def test_a_missing_token_gets_json(api, header):
     assert status == 401
     assert headers["Content-Type"].startswith("application/json")
     assert isinstance(body["error"], str) and body["message"]
+
+
+@pytest.mark.parametrize("request_line", ["PUT /v1/sprites/ghost", "POST /v1/sprites/ghost/exec?cmd=true"])
+def test_a_refusal_leaves_the_connection_to_the_next_request(base_url, token, request_line):
+    """This SDK sends head and body apart. A server that refuses at the head and then closes loses what comes next."""
+    host = urlsplit(base_url)
+    head = f"Host: {host.netloc}\r\nAuthorization: Bearer {token}\r\n"
+    with socket.create_connection((host.hostname, host.port), timeout=20) as connection:
+        connection.sendall(f"{request_line} HTTP/1.1\r\n{head}Content-Length: 2\r\n\r\n".encode())
+        answers = b""
+        connection.settimeout(0.3)
+        try:  # an answer may come before the body
+            answers += connection.recv(65536)
+        except TimeoutError:
+            pass
+        connection.settimeout(20)
+        connection.sendall(b"{}" + f"GET /v1/organization HTTP/1.1\r\n{head}Connection: close\r\n\r\n".encode())
+        while piece := connection.recv(65536):
+            answers += piece
+    assert re.findall(rb"HTTP/1.1 (\d+) ", answers) == [b"404", b"200"]
 
 
 def test_network_policy_is_refused_where_it_cannot_be_enforced(client, sprite):
