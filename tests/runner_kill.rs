@@ -173,14 +173,15 @@ async fn one_runner_a_folder() {
 const STRAYS: &str = "sleep 1000 & echo $!; \
     setsid sh -c 'echo $$; exec sleep 1000' & \
     nohup sh -c 'echo $$; exec sleep 1000' 2>/dev/null & \
-    sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 1000\" >&2 & exit' ; ";
+    sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 1000\" >&2 & exit' ; \
+    env -i setsid sh -c 'echo $$; exec sleep 1000' & ";
 
 async fn strays(runner: &Runner) -> (Socket, Vec<Pidfd>) {
     let script = format!("echo $$; {STRAYS} echo all; exec sleep 1000");
     let mut socket = runner.exec("s", &Query::sh(&format!("exec 2>&1; {script}")).stdin().detachable()).await;
     let mut pids = Vec::new();
     let mut all = false;
-    while pids.len() < 5 || !all {
+    while pids.len() < 6 || !all {
         match socket.line().await.trim().parse() {
             Ok(pid) => pids.push(Pidfd::alive(pid)),
             Err(_) => all = true,

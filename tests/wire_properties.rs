@@ -283,7 +283,7 @@ fn output_only(frames: Vec<Bytes>) -> Vec<Bytes> {
 
 fn header() -> Header {
     let (id, command, workdir) = ("s1".into(), "cmd".into(), "/".into());
-    Header { id, command, workdir, tty: false, created: 0, base: 0, output_base: 0, leader: None }
+    Header { id, command, workdir, tty: false, created: 0, request: None, base: 0, output_base: 0, leader: None }
 }
 
 fn bytes_of(frames: &[Bytes]) -> Vec<u8> {

@@ -90,9 +90,12 @@ pub struct Agent {
 
 impl Agent {
     /// Starts a command, once nothing is paused.
-    pub async fn start(&self, command: Command) -> Result<Arc<session::Session>, ApiError> {
+    pub async fn start(&self, command: Command, request: Option<String>) -> Result<Arc<session::Session>, ApiError> {
         self.pause.wait().await;
-        self.sessions.start(command).await
+        if let Some(session) = request.as_deref().and_then(|request| self.sessions.started_by(request)) {
+            return Ok(session);
+        }
+        self.sessions.start(command, request).await
     }
 
     /// Ends every session and every process. Returns how many sessions ran.

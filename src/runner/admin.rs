@@ -147,14 +147,19 @@ async fn stop(State(admin): State<Admin>, request: Request) -> Result<Json<Value
     let all = body.get("all").and_then(Value::as_bool).unwrap_or(false);
     let org = body.get("org").and_then(Value::as_str).unwrap_or(DEFAULT_ORG);
     let sprites = match all {
-        true => admin.host.all(),
+        true => {
+            // From here on nothing wakes any more, so nothing is missed that is just about to.
+            admin.host.close();
+            admin.host.all()
+        }
         false => named.iter().map(|name| admin.host.find(org, name)).collect::<Result<_, _>>()?,
     };
-    let awake: Vec<_> = sprites.into_iter().filter(|sprite| sprite.link().is_some()).collect();
-    join_all(awake.iter().map(|sprite| sprite.stop(GRACE))).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let was_awake = join_all(sprites.iter().map(|sprite| sprite.stop(GRACE))).await;
+    // A sprite that is being deleted meanwhile ends that way.
+    let stopped = was_awake.into_iter().filter(|outcome| matches!(outcome, Ok(true))).count();
     if named.is_empty() {
         // A full queue means that it is ending already.
         let _ = admin.quit.try_send(());
     }
-    Ok(Json(json!({"stopped": awake.len()})))
+    Ok(Json(json!({"stopped": stopped})))
 }

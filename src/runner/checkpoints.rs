@@ -230,7 +230,9 @@ async fn restore_one(sprite: &Sprite, catalog: Catalog, id: Option<String>, line
     let _turn = sprite.archive.lock().await;
     let trash = catalog.clone();
     match id {
-        None => sprite.stop(Duration::from_secs(2)).await?,
+        None => {
+            sprite.stop(Duration::from_secs(2)).await?;
+        }
         Some(id) => {
             let progress = lines.progress();
             let staged = blocking(move || {

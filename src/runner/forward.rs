@@ -22,8 +22,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::auth::Org;
 use super::host::Host;
+use crate::agent::routes::REQUEST_HEADER;
 use crate::agent::routes::http_exec::FRAMES_TYPE;
 use crate::sprite::Sprite;
+use crate::store::tokens::random_hex;
 use crate::wire::error::ApiError;
 use crate::wire::query;
 
@@ -83,11 +85,14 @@ async fn send(sprite: &Sprite, path: PathAndQuery, mut request: Request, upgrade
     // A handshake and a list are answered at once by an agent that is well; the rest may take as long as it takes.
     let quick =
         upgrade || (path.path().starts_with("/exec") && matches!(*request.method(), Method::GET | Method::HEAD));
-    // A command that was sent once may have run: only lists and attaches are asked for again.
-    let repeatable = quick && (!upgrade || path.path().starts_with("/exec/"));
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
-    let headers = passing(parts.headers, upgrade);
+    let mut headers = passing(parts.headers, upgrade);
+    if upgrade {
+        // Named, so that it can be sent again: a command that an agent started before it died is not started twice.
+        let name = random_hex(12).map_err(ApiError::internal)?;
+        headers.insert(REQUEST_HEADER, name.parse().map_err(ApiError::internal)?);
+    }
     let uri = Uri::from(path);
     let inner = |body: Body| {
         let mut inner = http::Request::new(body);
@@ -110,7 +115,7 @@ async fn send(sprite: &Sprite, path: PathAndQuery, mut request: Request, upgrade
                 };
                 match answered {
                     Ok(response) => return Ok(answer(response, client)),
-                    Err(error) if repeatable => error,
+                    Err(error) if quick => error,
                     Err(error) => return Err(agent_gone(error)),
                 }
             }

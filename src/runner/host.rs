@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use sha2::{Digest, Sha256};
@@ -42,6 +43,8 @@ pub struct Host {
     pub runtime: PathBuf,
     /// The port that sprite URLs name; known once the listener is bound.
     pub port: std::sync::OnceLock<u16>,
+    /// Set once everything is being stopped: nothing wakes any more.
+    closed: AtomicBool,
     sprites: RwLock<Table>,
     changes: watch::Sender<u64>,
 }
@@ -78,6 +81,7 @@ impl Host {
             tokens,
             runtime,
             port: std::sync::OnceLock::new(),
+            closed: AtomicBool::new(false),
             sprites: RwLock::default(),
             changes: watch::Sender::new(0),
         }
@@ -124,7 +128,8 @@ impl Host {
             });
         }
         if let Ok(record) = Record::read(dir) {
-            leftovers::kill(&self.marker(&record.id), &dir.join("sessions"), |_| false);
+            let group = AgentRecord::read(dir).and_then(|agent| agent.cgroup);
+            leftovers::kill(&self.marker(&record.id), &dir.join("sessions"), group.as_deref());
             let _ = std::fs::remove_dir_all(self.runtime_of(&record.id));
         }
         if let Err(error) = files::remove_tree(dir) {
@@ -174,6 +179,16 @@ impl Host {
         self.read().values().cloned().collect()
     }
 
+    /// Refuses to wake any sprite from now on.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether everything is being stopped.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Something that lists show has changed.
     pub fn changed(&self) {
         self.changes.send_modify(|count| *count += 1);
@@ -216,6 +231,11 @@ impl Host {
             min_free: self.disk_floor(),
         };
         Catalog::new(dir.join("checkpoints"), dir.join("disk"), limits)
+    }
+
+    /// The name of a sprite's control group.
+    pub fn group(&self, id: &str) -> String {
+        format!("fountain-{}-{}", short_hash(self.settings.state.as_os_str().as_bytes()), short_hash(id.as_bytes()))
     }
 
     /// Free bytes that must stay on the state folder's disk.

@@ -1,36 +1,44 @@
 //! Finds and kills what a dead agent left running.
 //!
-//! Three signs, because a process can lose any one of them: the marker in its environment, the session of a command
-//! whose journal has no exit, and, while the runner that started the agent still lives, having become the runner's own
-//! child (the runner is a subreaper).
+//! Four signs, because a process can lose any but the first: the control group, where the host gives one; the marker in
+//! its environment; the session of a command whose journal has no exit; and, while the runner that started the agent
+//! still lives, having become the runner's own child (the runner is a subreaper).
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::agent::session::journal::{Journal, Limits};
-use crate::sys::proc;
+use crate::sys::{cgroup, proc};
 
 /// How long they may take to die.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Kills the processes of the sprite with this marker and these sessions. Returns how many could not be killed. Blocks.
-pub fn kill(marker: &str, sessions: &Path, is_agent: impl Fn(i32) -> bool) -> usize {
+pub fn kill(marker: &str, sessions: &Path, group: Option<&Path>) -> usize {
     let leaders = open_leaders(sessions);
     let me = std::process::id() as i32;
-    proc::kill_all(DEADLINE, || {
+    let left = proc::kill_all(DEADLINE, || {
+        let members = group.map(cgroup::members).unwrap_or_default();
         proc::pids()
             .into_iter()
-            .filter(|pid| *pid != me && !is_agent(*pid))
+            .filter(|pid| *pid != me)
             .filter(|pid| {
                 let Some(stat) = proc::stat(*pid) else { return false };
                 if matches!(stat.state, 'Z' | 'X') {
                     return false;
                 }
                 let orphan = stat.parent == me && !is_own_binary(*pid);
-                orphan || in_session(*pid, stat, &leaders) || proc::has_environment(*pid, marker)
+                orphan
+                    || members.contains(pid)
+                    || in_session(*pid, stat, &leaders)
+                    || proc::has_environment(*pid, marker)
             })
             .collect()
-    })
+    });
+    if let Some(group) = group {
+        cgroup::remove(group);
+    }
+    left
 }
 
 /// Whether a process is in the session of one of these leaders. A pid that is in use as a session cannot be given out

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::agent::Config;
 use crate::agent::routes::SECRET_HEADER;
 use crate::store::sprites::AgentRecord;
-use crate::sys::proc;
+use crate::sys::{cgroup, proc};
 
 /// How long an agent may take to listen.
 const READY: Duration = Duration::from_secs(8);
@@ -34,8 +34,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts an agent with this configuration and waits until it listens.
-    pub async fn start(config: &Config, log: PathBuf) -> io::Result<Self> {
+    /// Starts an agent with this configuration, in the control group of this name, and waits until it listens.
+    pub async fn start(config: &Config, log: PathBuf, group: &str) -> io::Result<Self> {
         let text = serde_json::to_vec(config)?;
         let (socket, secret) = (config.socket.clone(), config.secret.clone());
         let (pid, mut out) =
@@ -43,7 +43,12 @@ impl Link {
         let start = proc::stat(pid).map_or(0, |stat| stat.start);
         let mut line = [0; 6];
         match timeout(READY, out.read_exact(&mut line)).await {
-            Ok(Ok(_)) if &line == b"ready\n" => Ok(Self { record: AgentRecord { pid, start, socket, secret } }),
+            Ok(Ok(_)) if &line == b"ready\n" => {
+                // It has no child yet: whatever it starts will be in the group.
+                let cgroup =
+                    cgroup::adopt(group, pid).inspect_err(|error| tracing::debug!(%error, "no control group")).ok();
+                Ok(Self { record: AgentRecord { pid, start, socket, secret, cgroup } })
+            }
             outcome => {
                 let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
                 let why = match outcome {

@@ -40,7 +40,7 @@ pub type Work = Box<dyn FnOnce() -> Result<(), ApiError> + Send>;
 
 enum Message {
     Wake(oneshot::Sender<Result<Arc<Link>, ApiError>>),
-    Stop(Duration, oneshot::Sender<Result<(), ApiError>>),
+    Stop(Duration, oneshot::Sender<Result<bool, ApiError>>),
     Asleep(Work, oneshot::Sender<Result<(), ApiError>>),
     Destroy(oneshot::Sender<Result<(), ApiError>>),
     Died(i32),
@@ -113,8 +113,8 @@ impl Sprite {
         self.ask(Message::Wake).await
     }
 
-    /// Ends its sessions in order and puts it to sleep.
-    pub async fn stop(&self, grace: Duration) -> Result<(), ApiError> {
+    /// Ends its sessions in order and puts it to sleep. False when it was asleep already.
+    pub async fn stop(&self, grace: Duration) -> Result<bool, ApiError> {
         self.ask(|reply| Message::Stop(grace, reply)).await
     }
 
@@ -161,8 +161,8 @@ impl Life {
                     let _ = reply.send(self.wake().await);
                 }
                 Message::Stop(grace, reply) => {
-                    self.stop(&self.dir, grace).await;
-                    let _ = reply.send(Ok(()));
+                    let was_awake = self.stop(&self.dir, grace).await;
+                    let _ = reply.send(Ok(was_awake));
                 }
                 Message::Asleep(work, reply) => {
                     self.stop(&self.dir, Duration::from_secs(2)).await;
@@ -211,7 +211,8 @@ impl Life {
                 .detail(error)
         };
         let config = self.configure(&record).map_err(failed)?;
-        let link = Link::start(&config, self.dir.join("logs/agent.log")).await.map_err(failed)?;
+        let link =
+            Link::start(&config, self.dir.join("logs/agent.log"), &self.host.group(&self.id)).await.map_err(failed)?;
         link.record.write(&self.dir).map_err(failed)?;
         if let Err(error) = sprite.update(|record| record.last_running_at = Some(now())) {
             tracing::warn!(%error, "a sprite's record could not be written");
@@ -258,9 +259,9 @@ impl Life {
     }
 
     /// Ends the agent in order, then whatever it may have left.
-    async fn stop(&self, dir: &Path, grace: Duration) {
+    async fn stop(&self, dir: &Path, grace: Duration) -> bool {
         let link = self.link.borrow().clone();
-        let Some(link) = link else { return };
+        let Some(link) = link else { return false };
         let path = format!("/-/stop?grace={}ms", grace.as_millis());
         let asked = async { link.call(Method::POST, &path).await?.collect().await.map_err(io::Error::other) };
         match timeout(grace + STOP_MARGIN, asked).await {
@@ -268,6 +269,7 @@ impl Life {
             outcome => tracing::warn!(sprite = self.id, ?outcome, "an agent did not stop when asked"),
         }
         self.bury(dir).await;
+        true
     }
 
     /// Makes sure that neither agent nor process of the sprite lives, and forgets the agent.
@@ -276,12 +278,13 @@ impl Life {
         let (dir, marker) = (dir.to_owned(), self.host.marker(&self.id));
         let record = link.map(|link| link.record.clone()).or_else(|| AgentRecord::read(&dir));
         let left = tokio::task::spawn_blocking(move || {
+            let group = record.as_ref().and_then(|record| record.cgroup.clone());
             if let Some(record) = record {
                 crate::sys::proc::kill_all(Duration::from_secs(5), || {
                     Some(record.pid).filter(|pid| crate::sys::proc::is_alive(*pid, record.start)).into_iter().collect()
                 });
             }
-            let left = leftovers::kill(&marker, &dir.join("sessions"), |_| false);
+            let left = leftovers::kill(&marker, &dir.join("sessions"), group.as_deref());
             AgentRecord::remove(&dir);
             left
         })

@@ -69,6 +69,9 @@ pub struct AgentRecord {
     pub socket: PathBuf,
     /// What its socket asks for.
     pub secret: String,
+    /// The control group that it and its processes are in, where the host gives one.
+    #[serde(default)]
+    pub cgroup: Option<PathBuf>,
 }
 
 impl AgentRecord {

@@ -1,5 +1,6 @@
 //! What only the kernel can do for us. The one room with `unsafe` in it; each block says why it is sound.
 
+pub mod cgroup;
 pub mod proc;
 pub mod pty;
 pub mod spawn;

@@ -148,7 +148,9 @@ impl Channel {
             Ok(ExecRequest::Attach(wanted)) => {
                 exec::find(&self.agent, &wanted.id).map(|session| (session, self.agent.config.replay, wanted.size))
             }
-            Ok(ExecRequest::Start(command)) => self.agent.start(command).await.map(|session| (session, None, None)),
+            Ok(ExecRequest::Start(command)) => {
+                self.agent.start(command, None).await.map(|session| (session, None, None))
+            }
             Err(error) => Err(error),
         };
         let (session, replay, size) = match joined {

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use super::user_agent;
+use super::{REQUEST_HEADER, user_agent};
 use crate::agent::Agent;
 use crate::agent::relay::{self, Outcome, Plan};
 use crate::agent::session::{Control, Session};
@@ -47,16 +47,17 @@ pub async fn list_or_start(State(agent): State<Arc<Agent>>, request: Request) ->
     match wanted {
         ExecRequest::Attach(wanted) => attach_socket(&agent, wanted, &headers, request).await,
         ExecRequest::Start(command) => {
+            let name = headers.get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
             let upgrade = upgrade(request).await?;
             let input = if command.tty { InputMode::Raw } else { InputMode::Framed };
             let join = Join { is_owner: true, input, framed: None, drop_stray_eof: false, replay: None };
             if !agent.pause.is_frozen() {
-                let session = agent.start(command).await?;
+                let session = agent.start(command, name).await?;
                 return Ok(serve(&agent, upgrade, session, join));
             }
             // A checkpoint is being taken, which may take longer than a client waits for its handshake.
             Ok(with_capabilities(upgrade.on_upgrade(move |socket| async move {
-                match agent.start(command).await {
+                match agent.start(command, name).await {
                     Ok(session) => run(socket, plan(&agent, session, join)).await,
                     Err(error) => tracing::info!(%error, "a command could not be started after a pause"),
                 }

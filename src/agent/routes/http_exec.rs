@@ -39,7 +39,7 @@ pub async fn run(State(agent): State<Arc<Agent>>, request: Request) -> Result<Re
         ExecRequest::Attach(_) => return Err(ApiError::invalid("POST …/exec cannot attach; use the WebSocket")),
     };
     let takes_input = command.stdin;
-    let session = agent.start(command).await?;
+    let session = agent.start(command, None).await?;
     let (attachment, _) = session.attach();
     let feeder = takes_input.then(|| tokio::spawn(feed(session.clone(), body)));
     let running = Running { cursor: session.journal.cursor(None), _attachment: attachment, feeder, over: false };

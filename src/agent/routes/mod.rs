@@ -23,6 +23,10 @@ use crate::wire::error::ApiError;
 /// the sprite's processes are the same user.
 pub const SECRET_HEADER: &str = "x-fountain-secret";
 
+/// The header by which the runner names a request that starts a command: when the agent dies before it has answered, the
+/// request is sent to the next one, and only that one can know whether the command had been started.
+pub const REQUEST_HEADER: &str = "x-fountain-request";
+
 /// All routes.
 pub fn router(agent: Arc<Agent>, fs: Router) -> Router {
     let writes = middleware::from_fn_with_state(agent.clone(), own::wait_for_thaw);

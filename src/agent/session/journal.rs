@@ -165,6 +165,7 @@ impl Journal {
             state.exit = exit;
         }
         state.segments = segments;
+        Self::trim(&mut state);
         let journal = Arc::new(Journal {
             changed: watch::Sender::new(state.end),
             state: Mutex::new(state),
@@ -238,6 +239,9 @@ impl Journal {
         }
         if state.tail.is_empty() {
             state.tail = VecDeque::new();
+        }
+        if state.exit.is_some() && state.cursors.is_empty() {
+            state.segments.iter().for_each(|segment| segment.close());
         }
     }
 }
@@ -429,6 +433,7 @@ mod tests {
             workdir: "/".into(),
             tty: false,
             created: 0,
+            request: None,
             base: 0,
             output_base: 0,
             leader: None,

@@ -1,10 +1,13 @@
 //! One file of a journal: a header record, then output records up to a size; only ever appended to, dropped whole.
+//!
+//! A finished session that nobody reads keeps no descriptor: its file is opened again for whoever comes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -24,6 +27,9 @@ pub struct Header {
     pub tty: bool,
     /// Unix milliseconds.
     pub created: i64,
+    /// The runner's name for the request that started it, so that one sent twice starts nothing twice.
+    #[serde(default)]
+    pub request: Option<String>,
     /// Journal position of the first record behind this header.
     #[serde(default)]
     pub base: u64,
@@ -39,7 +45,8 @@ pub struct Header {
 #[derive(Debug)]
 pub struct Segment {
     path: PathBuf,
-    file: File,
+    /// Closed once nothing is written any more and nobody reads.
+    file: Mutex<Option<Arc<File>>>,
     /// Where the first record stands in the file.
     start: u64,
     /// Journal position of that record.
@@ -58,8 +65,14 @@ impl Segment {
         let mut frame = vec![record::HEADER];
         serde_json::to_writer(&mut frame, header)?;
         let start = (record::LENGTH + frame.len()) as u64;
-        let segment =
-            Self { path, file, start, base: header.base, output_base: header.output_base, written: AtomicU64::new(0) };
+        let segment = Self {
+            path,
+            file: opened(file),
+            start,
+            base: header.base,
+            output_base: header.output_base,
+            written: AtomicU64::new(0),
+        };
         if let Err(error) = segment.write(&frame) {
             segment.remove();
             return Err(error);
@@ -85,13 +98,26 @@ impl Segment {
         let written = file.metadata()?.len().saturating_sub(start);
         let segment = Self {
             path: path.to_owned(),
-            file,
+            file: opened(file),
             start,
             base: header.base,
             output_base: header.output_base,
             written: AtomicU64::new(written),
         };
         Ok((segment, header))
+    }
+
+    fn file(&self) -> io::Result<Arc<File>> {
+        let open = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match open {
+            Some(file) => Ok(file),
+            None => OpenOptions::new().read(true).append(true).open(&self.path).map(Arc::new),
+        }
+    }
+
+    /// Lets go of the descriptor.
+    pub fn close(&self) {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Bytes of records in it.
@@ -117,25 +143,26 @@ impl Segment {
         let mut slices = [IoSlice::new(&prefix), IoSlice::new(frame)];
         let mut rest: &mut [IoSlice] = &mut slices;
         let mut done = 0;
+        let file = self.file()?;
         while done < whole {
-            match (&self.file).write_vectored(rest) {
-                Ok(0) => return Err(self.undo(done, io::ErrorKind::WriteZero.into())),
+            match (&*file).write_vectored(rest) {
+                Ok(0) => return Err(self.undo(&file, done, io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
                     done += count;
                     IoSlice::advance_slices(&mut rest, count);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.undo(done, error)),
+                Err(error) => return Err(self.undo(&file, done, error)),
             }
         }
         Ok(())
     }
 
     /// Cuts off the part of a record that was written before `error`.
-    fn undo(&self, done: usize, error: io::Error) -> io::Error {
+    fn undo(&self, file: &File, done: usize, error: io::Error) -> io::Error {
         if done > 0 {
             let whole = if self.start > 0 { self.start + self.size() } else { 0 };
-            if let Err(second) = self.file.set_len(whole) {
+            if let Err(second) = file.set_len(whole) {
                 tracing::warn!(%second, "a torn journal record could not be cut off");
             }
         }
@@ -146,13 +173,13 @@ impl Segment {
     pub fn read(&self, at: u64, max: usize) -> io::Result<Bytes> {
         let available = self.end().saturating_sub(at).min(max as u64) as usize;
         let mut buffer = vec![0; available];
-        self.file.read_exact_at(&mut buffer, self.start + (at - self.base))?;
+        self.file()?.read_exact_at(&mut buffer, self.start + (at - self.base))?;
         Ok(Bytes::from(buffer))
     }
 
     /// Cuts everything behind the first `len` bytes of records: what a kill tore.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(self.start + len)?;
+        self.file()?.set_len(self.start + len)?;
         self.written.store(len, Ordering::Release);
         Ok(())
     }
@@ -163,4 +190,8 @@ impl Segment {
             tracing::warn!(%error, "a journal segment could not be removed");
         }
     }
+}
+
+fn opened(file: File) -> Mutex<Option<Arc<File>>> {
+    Mutex::new(Some(Arc::new(file)))
 }

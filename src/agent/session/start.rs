@@ -37,6 +37,7 @@ struct Ends {
 pub async fn start(
     id: String,
     command: &Command,
+    request: Option<String>,
     config: &Config,
     processes: &Processes,
     lease: watch::Receiver<Lease>,
@@ -48,6 +49,7 @@ pub async fn start(
         workdir: prepared.workdir.clone(),
         tty: command.tty,
         created: jiff::Timestamp::now().as_millisecond(),
+        request,
         base: 0,
         output_base: 0,
         leader: None,

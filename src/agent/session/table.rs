@@ -1,9 +1,9 @@
 //! The table of a sprite's sessions: ids that never recycle, what an earlier agent left, and the grace of the finished.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -45,6 +45,8 @@ pub struct Sessions {
     config: Config,
     processes: Processes,
     lease: watch::Receiver<Lease>,
+    /// Sessions of an earlier agent by the requests that started them.
+    earlier: HashMap<String, Weak<Session>>,
     table: Mutex<Table>,
 }
 
@@ -75,8 +77,10 @@ impl Sessions {
         }
         let next = std::fs::read_to_string(config.dir.join("next")).ok().and_then(|text| text.trim().parse().ok());
         let next = next.unwrap_or(0).max(highest + 1).max(1);
+        let named = |session: &Arc<Session>| Some((session.header.request.clone()?, Arc::downgrade(session)));
+        let earlier = sessions.values().filter_map(named).collect();
         let table = Mutex::new(Table { sessions, next, reserved: next, closed: false });
-        let this = Arc::new(Self { config, processes, lease, table });
+        let this = Arc::new(Self { config, processes, lease, earlier, table });
         for (number, session) in this.lock().sessions.iter() {
             this.forget_later(*number, session.clone());
         }
@@ -87,14 +91,21 @@ impl Sessions {
         self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Starts a command.
-    pub async fn start(self: &Arc<Self>, command: Command) -> Result<Arc<Session>, ApiError> {
+    /// Starts a command. `request` is the runner's name for the request that asks for it, if it has one.
+    pub async fn start(self: &Arc<Self>, command: Command, request: Option<String>) -> Result<Arc<Session>, ApiError> {
         let this = self.clone();
         // A task of its own: a client that leaves meanwhile must not leave half a session behind.
         let started = tokio::spawn(async move {
             let number = this.next_id()?;
-            let session =
-                start::start(format!("s{number}"), &command, &this.config, &this.processes, this.lease.clone()).await;
+            let session = start::start(
+                format!("s{number}"),
+                &command,
+                request,
+                &this.config,
+                &this.processes,
+                this.lease.clone(),
+            )
+            .await;
             let closed = {
                 let mut table = this.lock();
                 table.sessions.insert(number, session.clone());
@@ -133,6 +144,11 @@ impl Sessions {
     /// Finds a session, running or in its grace.
     pub fn get(&self, id: &str) -> Option<Arc<Session>> {
         self.lock().sessions.get(&parse_id(id)?).cloned()
+    }
+
+    /// The session that this request of the runner's had started when the earlier agent died.
+    pub fn started_by(&self, request: &str) -> Option<Arc<Session>> {
+        self.earlier.get(request)?.upgrade()
     }
 
     /// The running ones, oldest first.
