@@ -171,9 +171,9 @@ async fn children_start_clean() {
             let mut socket = runner.exec("s", &query).await;
             let pid = socket.number().await;
             if query.as_str().contains("stdin=true") {
-                // The answer of cat shows that the shell has become it.
+                // The answer of cat shows that the shell has become it; a terminal's echo of the same comes before.
                 socket.binary(if tty { &b"x\n"[..] } else { b"\x00x\n" }).await;
-                socket.until_stdout("x").await;
+                socket.until_stdout(if tty { "x\r\nx" } else { "x" }).await;
                 for field in ["SigBlk", "SigIgn", "SigCgt"] {
                     assert_eq!(status_field(pid, field).as_deref(), Some("0000000000000000"), "{field}, {query:?}");
                 }

@@ -202,6 +202,7 @@ async fn serve(config: Config, open_files: (u64, u64)) -> io::Result<()> {
     out.write_all(b"ready\n")?;
     out.flush()?;
     detach_stdio()?;
+    crate::sys::memory::let_go_of_startup();
 
     let server = axum::serve(listener, router);
     let on_signal = async {

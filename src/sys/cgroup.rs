@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Makes a group below our own and puts a process into it. Its future children are born there.
 pub fn adopt(name: &str, pid: i32) -> io::Result<PathBuf> {
@@ -29,13 +30,19 @@ pub fn members(group: &Path) -> Vec<i32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Removes an empty group.
+/// Removes an empty group. A process that has just died is counted for a moment longer. Blocks for 100 ms at most.
 pub fn remove(group: &Path) {
-    if let Err(error) = fs::remove_dir(group)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::debug!(%error, "a control group stays");
+    for _ in 0..20 {
+        match fs::remove_dir(group) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(%error, "a control group stays");
+                return;
+            }
+            _ => return,
+        }
     }
+    tracing::debug!("a control group stays: it is not empty");
 }
 
 /// Our own group in the unified hierarchy, wherever that is mounted.
