@@ -19,10 +19,9 @@ use crate::agent::session::{Control, Cursor, Input, Next, Session};
 use crate::wire::frame::{self, InputMode};
 use crate::wire::message::{self, Request};
 
-/// How often every socket is pinged. Clients give up after 45 s without a sign of life.
-const PING_EVERY: Duration = Duration::from_secs(15);
-/// After so long without a data frame a text frame goes out: the JS SDK counts nothing else as life.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(18);
+/// How often every socket is pinged, and how long it may be without a data frame before a text frame goes out: clients give
+/// up after 45 s without a sign of life, and the JS SDK counts nothing but messages. On an idle socket both leave together.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(18);
 /// A peer that sent nothing at all for so long, not even a pong, is gone. Pongs alone do not count: Go sends none.
 const DEAD_AFTER: Duration = Duration::from_secs(80);
 /// How long the client's answer to our Close is awaited. Closing earlier would reset the connection under the exit.
@@ -195,8 +194,7 @@ async fn write_output(
     }
     sender.flush().await?;
     let tty = plan.session.header.tty;
-    let mut next_ping = Instant::now() + PING_EVERY;
-    let mut last_data = Instant::now();
+    let (mut last_ping, mut last_data) = (Instant::now(), Instant::now());
     let code = loop {
         let next = tokio::select! {
             biased;
@@ -209,17 +207,19 @@ async fn write_output(
                 sender.send(Message::text(port)).await?;
                 continue;
             }
-            () = sleep_until(next_ping) => {
+            () = sleep_until(last_ping.min(last_data) + SIGN_OF_LIFE) => {
                 if heard.elapsed() > DEAD_AFTER {
                     return Ok(Outcome::Disconnected);
                 }
-                next_ping = Instant::now() + PING_EVERY;
-                sender.send(Message::Ping(Bytes::new())).await?;
-                continue;
-            }
-            () = sleep_until(last_data + KEEPALIVE_AFTER), if !plan.control => {
-                last_data = Instant::now();
-                sender.send(Message::text(message::KEEPALIVE)).await?;
+                last_ping = Instant::now();
+                sender.feed(Message::Ping(Bytes::new())).await?;
+                if last_data.elapsed() >= SIGN_OF_LIFE - Duration::from_secs(1) {
+                    last_data = Instant::now();
+                    if !plan.control {
+                        sender.feed(Message::text(message::KEEPALIVE)).await?;
+                    }
+                }
+                sender.flush().await?;
                 continue;
             }
         };

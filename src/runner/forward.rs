@@ -33,8 +33,10 @@ use crate::wire::query;
 const WAKE_FOR_UPGRADE: Duration = Duration::from_secs(8);
 /// How long another request may.
 const WAKE: Duration = Duration::from_secs(25);
-/// What one direction of an upgraded connection buffers.
-const BUFFER: usize = 64 << 10;
+/// What an upgraded connection buffers towards the agent, and towards the client, where the bulk goes. Pages that are
+/// never filled cost nothing.
+const UP: usize = 64 << 10;
+const DOWN: usize = 256 << 10;
 /// How long a client has to close its side once the agent has closed.
 const LINGER: Duration = Duration::from_secs(5);
 /// The pause between two chunks of `POST /exec`: the JS SDK takes what one read gives for one frame (wire/exec.md §6).
@@ -185,8 +187,8 @@ fn answer(response: http::Response<Incoming>, client: Option<OnUpgrade>) -> Resp
 async fn pump(client: Upgraded, agent: Upgraded) {
     let (from_client, mut to_client) = split(TokioIo::new(client));
     let (from_agent, mut to_agent) = split(TokioIo::new(agent));
-    let up = copy_then_close(from_client, &mut to_agent);
-    let down = copy_then_close(from_agent, &mut to_client);
+    let up = copy_then_close(from_client, &mut to_agent, UP);
+    let down = copy_then_close(from_agent, &mut to_client, DOWN);
     tokio::pin!(up, down);
     tokio::select! {
         () = &mut up => {
@@ -200,8 +202,8 @@ async fn pump(client: Upgraded, agent: Upgraded) {
     }
 }
 
-async fn copy_then_close(reader: impl AsyncRead + Unpin, writer: &mut (impl AsyncWrite + Unpin)) {
-    let mut reader = tokio::io::BufReader::with_capacity(BUFFER, reader);
+async fn copy_then_close(reader: impl AsyncRead + Unpin, writer: &mut (impl AsyncWrite + Unpin), buffer: usize) {
+    let mut reader = tokio::io::BufReader::with_capacity(buffer, reader);
     // Either side's end is an ordinary end here.
     let _ = copy_buf(&mut reader, writer).await;
     let _ = writer.shutdown().await;

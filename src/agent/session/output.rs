@@ -20,6 +20,10 @@ use crate::wire::frame;
 
 /// The largest payload of one frame. sprites-py refuses messages over 10 MiB, and proxies have smaller buffers.
 const CHUNK: usize = 64 << 10;
+/// Full reads in a row after which a pipe is made larger: a command that talks so much gets fewer interruptions.
+const BUSY: u32 = 16;
+/// The size of such a pipe. Others keep the usual one: what a user's pipes may take together is limited.
+const LARGE_PIPE: usize = 1 << 20;
 /// How long pipes that somebody still holds must be silent after the leader's end.
 const SILENCE: Duration = Duration::from_millis(250);
 /// How long their noise can delay the end.
@@ -115,11 +119,17 @@ pub struct Output {
     pub stderr: Source,
     /// A frame of stderr that has to wait for one of stdout.
     pub held: Option<Bytes>,
+    /// Full reads of stdout in a row.
+    pub full_reads: u32,
 }
 
 impl Output {
     fn read(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
-        if let Some(frame) = self.held.take().or_else(|| self.stdout.read(frame::STDOUT, buffer)) {
+        if let Some(frame) = self.held.take() {
+            return Some(frame);
+        }
+        if let Some(frame) = self.stdout.read(frame::STDOUT, buffer) {
+            self.note_size(frame.len());
             return Some(frame);
         }
         let frame = self.stderr.read(frame::STDERR, buffer)?;
@@ -130,6 +140,14 @@ impl Output {
                 Some(earlier)
             }
             None => Some(frame),
+        }
+    }
+
+    fn note_size(&mut self, frame: usize) {
+        self.full_reads = if frame > CHUNK { self.full_reads + 1 } else { 0 };
+        if let (BUSY, Source::Pipe(pipe)) = (self.full_reads, &self.stdout) {
+            // Refused where the user's pipes take much already: then it stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE);
         }
     }
 

@@ -139,7 +139,12 @@ fn open(command: &Command) -> io::Result<([OwnedFd; 3], Ends)> {
         let stdio = [slave.try_clone()?, slave.try_clone()?, slave];
         let writer = pty::register(fd.try_clone()?)?;
         let ends = Ends {
-            output: Output { stdout: Source::Pty(pty::register(fd)?), stderr: Source::Closed, held: None },
+            output: Output {
+                stdout: Source::Pty(pty::register(fd)?),
+                stderr: Source::Closed,
+                held: None,
+                full_reads: 0,
+            },
             sink: Sink::Pty(writer),
             terminal: Some(master),
         };
@@ -158,6 +163,7 @@ fn open(command: &Command) -> io::Result<([OwnedFd; 3], Ends)> {
             stdout: Source::Pipe(pipe::Receiver::from_owned_fd(stdout.into())?),
             stderr: Source::Pipe(pipe::Receiver::from_owned_fd(stderr.into())?),
             held: None,
+            full_reads: 0,
         },
         sink,
         terminal: None,
