@@ -39,7 +39,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Level 1: twice as fast as level 3 here and a twentieth larger.
+    /// Level 1: the sprite stands still while its disk is archived, so speed counts for more than size.
     fn default() -> Self {
         Self { level: 1, max_bytes: u64::MAX, min_free: 0 }
     }
