@@ -18,8 +18,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,6 +36,8 @@ pub use routes::control::Mode as ControlMode;
 
 /// Version of what runner and agent say to each other. A runner speaks to every agent of its own number or lower.
 pub const PROTOCOL: u32 = 1;
+/// Bytes that may be on their way to the runner on one connection; the kernel caps it.
+const SEND_BUFFER: usize = 1 << 20;
 /// How long sockets have for their exit sequences when the agent ends.
 const FLUSH: Duration = Duration::from_secs(2);
 /// How long the last processes may take to die.
@@ -204,6 +208,10 @@ async fn serve(config: Config, open_files: (u64, u64)) -> io::Result<()> {
     detach_stdio()?;
     crate::sys::memory::let_go_of_startup();
 
+    // A larger buffer towards the runner: bulk output then changes hands less often. The usual one will do as well.
+    let listener = listener.tap_io(|stream| {
+        let _ = setsockopt(stream, sockopt::SndBuf, &SEND_BUFFER);
+    });
     let server = axum::serve(listener, router);
     let on_signal = async {
         terminate.recv().await;

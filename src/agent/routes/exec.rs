@@ -22,6 +22,10 @@ use crate::wire::query::Query;
 /// The largest message a client may send. Clients write whatever their caller wrote in one piece.
 pub const MAX_MESSAGE: usize = 256 << 20;
 
+/// Small frames are collected up to this size; a full one goes out at once, so that little has to be moved up when the
+/// socket takes a part only.
+const WRITE_BUFFER: usize = 64 << 10;
+
 /// Whether a request wants to become a WebSocket.
 pub fn wants_upgrade(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(http::header::UPGRADE).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -34,7 +38,11 @@ pub async fn upgrade(request: Request) -> Result<WebSocketUpgrade, ApiError> {
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &())
         .await
         .map_err(|rejection| ApiError::invalid(format!("this is no WebSocket handshake: {rejection}")))?;
-    Ok(upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).read_buffer_size(16 << 10))
+    Ok(upgrade
+        .max_message_size(MAX_MESSAGE)
+        .max_frame_size(MAX_MESSAGE)
+        .read_buffer_size(16 << 10)
+        .write_buffer_size(WRITE_BUFFER))
 }
 
 /// `GET /exec`: a WebSocket starts or attaches, anything else lists.
