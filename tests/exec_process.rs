@@ -7,6 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::processes::status_field;
+use common::socket::text;
 use common::{Frame, Options, Pidfd, Query, Runner};
 use serde_json::json;
 
@@ -53,6 +54,24 @@ async fn death_by_signal_is_128_plus_n() {
         runner.run("s", &Query::sh(&script).no_stdin()).await.expect(code);
         runner.run("s", &Query::sh(&script).tty(24, 80).stdin()).await.expect(code);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_size_counts_for_the_line_behind_it() {
+    let runner = Runner::start();
+    runner.create("s").await;
+    let script = "stty -echo; echo ready; while read -r line; do stty size; done";
+    let mut socket = runner.exec("s", &Query::sh(script).tty(24, 80).stdin()).await;
+    socket.until_stdout("ready\r\n").await;
+    let mut expected = text(socket.stdout());
+    for n in 1..=60 {
+        socket.resize(n, 2 * n).await;
+        socket.binary("\n").await;
+        expected += &format!("{n} {}\r\n", 2 * n);
+        socket.until_stdout(&expected).await;
+    }
+    socket.signal("KILL").await;
+    socket.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -171,10 +171,10 @@ async fn read_input(
 
 async fn request(session: &Session, text: &str) {
     match message::parse_request(text) {
-        Request::Resize(cols, rows) if session.header.tty => session.control(Control::Resize(cols, rows)).await,
+        Request::Resize(cols, rows) if session.header.tty => session.request(Control::Resize(cols, rows)).await,
         Request::Signal(number) => {
             if let Ok(signal) = nix::sys::signal::Signal::try_from(number) {
-                session.control(Control::Signal(signal)).await;
+                session.request(Control::Signal(signal)).await;
             }
         }
         Request::Resize(..) | Request::Other => {}

@@ -163,7 +163,7 @@ impl Channel {
             }
         };
         if let Some((cols, rows)) = size {
-            session.control(crate::agent::session::Control::Resize(cols, rows)).await;
+            session.request(crate::agent::session::Control::Resize(cols, rows)).await;
         }
         let tty = session.header.tty;
         let plan = Plan {

@@ -120,7 +120,7 @@ async fn attach_socket(
     let framed = (go && tty && !wanted.tty).then_some(true);
     let input = if tty && framed.is_none() { InputMode::Raw } else { InputMode::Framed };
     if let Some((cols, rows)) = wanted.size.filter(|(cols, rows)| tty && *cols > 0 && *rows > 0) {
-        session.control(Control::Resize(cols, rows)).await;
+        session.request(Control::Resize(cols, rows)).await;
     }
     let is_owner = session.attached() == 0;
     let replay = agent.config.replay;

@@ -38,9 +38,11 @@ pub enum Input {
     Bytes(Bytes),
     /// End of input; what comes later is dropped.
     Eof,
+    /// A request that has its place among the bytes: a size that was sent before a line counts for that line.
+    Request(Control),
 }
 
-/// What else clients ask for.
+/// What else is asked of a session. From a socket it comes in order with the input, from elsewhere at once.
 #[derive(Debug)]
 pub enum Control {
     /// A new terminal size: columns, rows.
@@ -141,6 +143,7 @@ impl Actor {
                 Some(input) = self.inputs.recv(), if !self.queue.is_full() => match input {
                     Input::Bytes(bytes) if !eof && leader_runs && !matches!(self.sink, Sink::Closed) => self.queue.push(bytes),
                     Input::Eof if !matches!(self.sink, Sink::Pty(_)) => eof = true,
+                    Input::Request(control) => self.control(control),
                     _ => {}
                 },
                 () = self.sink.ready(), if !self.queue.is_empty() => self.feed(),

@@ -78,11 +78,16 @@ impl Session {
         let _ = self.inputs.send(input).await;
     }
 
-    /// Sends a request.
-    pub async fn control(&self, control: Control) {
+    /// Sends a client's request, in order with its input.
+    pub async fn request(&self, control: Control) {
         if let Control::Resize(cols, rows) = control {
             self.size.store(u32::from(cols) << 16 | u32::from(rows), Ordering::Relaxed);
         }
+        self.input(Input::Request(control)).await;
+    }
+
+    /// Sends a request that waits for nobody's input.
+    pub async fn control(&self, control: Control) {
         let _ = self.controls.send(control).await;
     }
 
