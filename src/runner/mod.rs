@@ -49,6 +49,7 @@ pub fn main(settings: Settings) -> Result<(), String> {
     let _lock = lock(&settings.state)?;
     let runtime = host::runtime_dir(&settings.state).map_err(at("the folder for sockets cannot be made"))?;
     files::create_private_dir(&runtime).map_err(at("the folder for sockets cannot be made"))?;
+    let _removed = RemovedWhenEmpty(runtime.clone());
     raise_open_files();
     proc::become_subreaper().map_err(at("the runner cannot become a subreaper"))?;
     let fixed = std::env::var("FOUNTAIN_RUNNER_TOKEN").ok().filter(|token| !token.is_empty());
@@ -102,6 +103,15 @@ pub fn stop_agents(state: std::path::PathBuf) -> Result<usize, String> {
         let _ = std::fs::remove_dir_all(&host.runtime);
         Ok(ended)
     })
+}
+
+/// The folder for sockets goes with the runner, unless agents that stay behind have theirs in it.
+struct RemovedWhenEmpty(std::path::PathBuf);
+
+impl Drop for RemovedWhenEmpty {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 /// Puts what was tried in front of an error.
@@ -188,7 +198,6 @@ async fn serve(host: Arc<Host>, tls: Option<tokio_rustls::TlsAcceptor>) -> Resul
     admin.abort();
     let _ = std::fs::remove_file(&socket);
     let _ = std::fs::remove_file(Contact::path(&host.settings.state));
-    let _ = std::fs::remove_dir(&host.runtime);
     Ok(())
 }
 
