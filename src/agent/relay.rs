@@ -85,7 +85,7 @@ pub enum Outcome {
 
 /// Runs until the session is over or the client has gone.
 pub async fn relay(sender: &mut Sender, receiver: &mut Receiver, mut plan: Plan) -> Outcome {
-    let (attachment, _) = plan.session.attach();
+    let attachment = plan.session.attach();
     let heard = Heard::new();
     let (notes, mut outbox) = mpsc::channel(4);
     let session = plan.session.clone();

@@ -140,7 +140,7 @@ struct Join {
 
 fn serve(agent: &Agent, upgrade: WebSocketUpgrade, session: Arc<Session>, join: Join) -> Response {
     // Counted from here on, so that the disconnect timer sees no gap between the start and the socket.
-    let (attachment, _) = session.attach();
+    let attachment = session.attach();
     let plan = plan(agent, session, join);
     with_capabilities(upgrade.on_upgrade(move |socket| async move {
         run(socket, plan).await;

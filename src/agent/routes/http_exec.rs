@@ -40,7 +40,7 @@ pub async fn run(State(agent): State<Arc<Agent>>, request: Request) -> Result<Re
     };
     let takes_input = command.stdin;
     let session = agent.start(command, None).await?;
-    let (attachment, _) = session.attach();
+    let attachment = session.attach();
     let feeder = takes_input.then(|| tokio::spawn(feed(session.clone(), body)));
     let running = Running { cursor: session.journal.cursor(None), _attachment: attachment, feeder, over: false };
     let frames = stream::unfold(running, |mut running| async move {

@@ -189,11 +189,6 @@ impl Journal {
         self.lock().rate.activity(jiff::Timestamp::now().as_millisecond())
     }
 
-    /// How many clients read it.
-    pub fn attached(&self) -> usize {
-        self.lock().cursors.len()
-    }
-
     /// Bytes on disk.
     pub fn disk_use(&self) -> u64 {
         self.lock().segments.iter().map(|segment| segment.size()).sum()

@@ -109,15 +109,11 @@ impl Session {
         }
     }
 
-    /// Counts a client for as long as the guard lives. True when it is the only one.
-    pub fn attach(self: &Arc<Self>) -> (Attachment, bool) {
-        let mut alone = false;
-        self.attached.send_modify(|count| {
-            alone = *count == 0;
-            *count += 1;
-        });
+    /// Counts a client for as long as the guard lives.
+    pub fn attach(self: &Arc<Self>) -> Attachment {
+        self.attached.send_modify(|count| *count += 1);
         self.arrivals.notify_one();
-        (Attachment(self.clone()), alone)
+        Attachment(self.clone())
     }
 
     fn opened(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, String>> {
